@@ -17,6 +17,7 @@ pytest.importorskip("torch_geometric")
 
 from torch_geometric.data import Data, HeteroData  # noqa: E402
 
+from headrace.core.column_slices import column_values, columns_are_fewer  # noqa: E402
 from headrace.graph.build.cover_sizes import cover_sizes  # noqa: E402
 from headrace.graph.format.partitioned_graph import open_graph  # noqa: E402
 from headrace.graph.schema import Column, GraphSource, NodeTable  # noqa: E402
@@ -129,6 +130,20 @@ def test_bytes_are_those_counted_from_the_parts(folder: Path, num_trainers: int)
     expected["sage"] = num_sums * (WIDTH + NUM_STEPS * 2 * HIDDEN)
     # GAT needs every row twice: its features and their attention.
     expected["gat"] = num_halo * NUM_STEPS * 2 * (HIDDEN + 2 + NUM_CLASSES * 2 + 2)
+    # By columns: of projected rows of GCN, and of features once and hidden rows of GraphSAGE.
+    nodes = np.bincount(trainers, sizes)
+
+    def columns(width: int) -> int:
+        return int(np.sum(column_values(nodes, nodes, width)))
+
+    either = [
+        columns(width) if columns_are_fewer(rows.total, nodes, nodes, width) else num_sums * width
+        for width in (HIDDEN, NUM_CLASSES, NUM_CLASSES)
+    ]
+    gcn = 2 * columns(3) + columns(NUM_CLASSES)
+    expected["gcn by features"] = num_halo + gcn * NUM_STEPS * 2
+    expected["sage by features"] = columns(WIDTH) + columns(HIDDEN) * NUM_STEPS * 2
+    expected["branches by either"] = num_halo + sum(either) * NUM_STEPS * 2
     for name, num_values in expected.items():
         sent = [num_bytes for _, _, num_bytes in found_by(folder, num_trainers, name)]
         assert sum(sent) == num_values * 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import (
@@ -14,12 +14,16 @@ from pydantic import (
     model_validator,
 )
 
+from headrace.core.column_slices import column_values
 from headrace.core.errors import SpecError
 from headrace.core.units import Bytes, Count, Number, Seconds
 from headrace.core.values import Spec
 
 _BYTES_PER_VALUE = 4
 """Rows are sent as 32-bit numbers, unless they are rounded."""
+
+Slices = Literal["", "columns", "rows"]
+"""What is cut in slices: see `RowSwap.slices`."""
 
 
 def _allow_width(schema: dict[str, Any]) -> None:
@@ -39,6 +43,8 @@ class RowSwap(Spec):
         is_sum: Whether the layer adds up rows, so that sums for destinations may replace rows.
         is_back: Whether these are gradients, which those who received rows send back.
         edges: Edge type that the rows are for, as `movie/to/actor`; empty for all edges.
+        slices: Empty for rows between parts. `columns` if each trainer gets some columns of all
+            rows, `rows` if it gets the sums of its nodes from trainers that have some columns.
     """
 
     model_config = ConfigDict(json_schema_extra=_allow_width)
@@ -47,6 +53,7 @@ class RowSwap(Spec):
     is_sum: bool = True
     is_back: bool = False
     edges: str = ""
+    slices: Slices = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -57,7 +64,18 @@ class RowSwap(Spec):
 
     @model_serializer(mode="wrap")
     def _omit_unset_fields(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return omit_unset(write(self), ("edges",))
+        return omit_unset(write(self), ("edges", "slices"))
+
+
+def width_of(swap: RowSwap) -> int:
+    """Values of a row."""
+    return max(1, round(swap.row_bytes / _BYTES_PER_VALUE))
+
+
+def by_features(swaps: Sequence[RowSwap]) -> list[tuple[str, float]]:
+    """Edge type and bytes of the rows that trainers divide by features."""
+    found = [(swap.edges, swap.row_bytes) for swap in swaps if swap.slices == "columns"]
+    return list(dict.fromkeys(found))
 
 
 def with_way_back(swaps: object) -> object:
@@ -70,7 +88,8 @@ def with_way_back(swaps: object) -> object:
     return [*swaps, *back]
 
 
-Rows = tuple[tuple[Annotated[Count, Field(ge=0)], ...], ...]
+Counts = tuple[Annotated[Count, Field(ge=0)], ...]
+Rows = tuple[Counts, ...]
 
 
 class TypeRows(Spec):
@@ -79,10 +98,18 @@ class TypeRows(Spec):
     Attributes:
         halo: Rows of sources that trainers need.
         cover: The same, if sums for destinations replace rows where that is fewer.
+        sources: Nodes of each trainer at which these edges may begin.
+        destinations: Nodes of each trainer at which they may end.
     """
 
     halo: Rows
     cover: Rows
+    sources: Counts = ()
+    destinations: Counts = ()
+
+    @model_serializer(mode="wrap")
+    def _omit_unset_fields(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return omit_unset(write(self), ("sources", "destinations"))
 
 
 class FullGraphFigures(Spec):
@@ -102,8 +129,8 @@ class FullGraphFigures(Spec):
         epoch_bytes: Measured bytes of all swaps of an epoch.
     """
 
-    nodes: tuple[Annotated[Count, Field(ge=0)], ...] = Field(min_length=1)
-    edges: tuple[Annotated[Count, Field(ge=0)], ...]
+    nodes: Counts = Field(min_length=1)
+    edges: Counts
     halo: Rows
     cover: Rows
     by_type: Mapping[str, TypeRows] = Field(default_factory=dict)
@@ -152,9 +179,30 @@ class FullGraphFigures(Spec):
 
     def volumes(self, swap: RowSwap) -> np.ndarray:
         """Bytes of a swap, by sending and receiving trainer."""
+        if swap.slices:
+            return self._slice_volumes(swap)
         given = self.by_type[swap.edges] if swap.edges else self
         rows = np.array(given.cover if swap.is_sum else given.halo, dtype=np.float64)
         return swap.row_bytes * (rows if swap.is_back else rows.T)
+
+    def ends(self, edges: str) -> tuple[Counts, Counts] | None:
+        """Nodes of each trainer at which edges begin and end; None if they were not counted."""
+        if not edges:
+            return self.nodes, self.nodes
+        given = self.by_type[edges]
+        return (given.sources, given.destinations) if given.sources else None
+
+    def _slice_volumes(self, swap: RowSwap) -> np.ndarray:
+        ends = self.ends(swap.edges)
+        if ends is None:
+            raise SpecError(
+                f"the profile does not have the nodes of edge type {swap.edges!r}",
+                "plan with the partitioned graph (`--graph`), which has them",
+            )
+        width = width_of(swap)
+        values = column_values(*ends, width)[swap.slices == "rows"]
+        volumes: np.ndarray = values * (swap.row_bytes / width)
+        return volumes.T if swap.is_back else volumes
 
     def work_factors(self) -> np.ndarray:
         """Factor of each trainer's time for the nodes and edges of its part."""
@@ -191,7 +239,14 @@ class FullGraphFigures(Spec):
                 "halo": both(self.halo),
                 "cover": both(self.cover),
                 "by_type": {
-                    name: TypeRows(halo=both(each.halo), cover=both(each.cover))
+                    name: TypeRows(
+                        halo=both(each.halo),
+                        cover=both(each.cover),
+                        sources=tuple(each.sources[part] for part in parts if each.sources),
+                        destinations=tuple(
+                            each.destinations[part] for part in parts if each.destinations
+                        ),
+                    )
                     for name, each in self.by_type.items()
                 },
             }

@@ -34,7 +34,12 @@ def with_parts(profile: Profile | None, graph: PartitionedGraph) -> Profile:
         "cover": _nested(np.sum([each.total for each in rows.values()], axis=0)),
     }
     counted["by_type"] = {
-        "/".join(edge_type): TypeRows(halo=_nested(each.halo), cover=_nested(each.total))
+        "/".join(edge_type): TypeRows(
+            halo=_nested(each.halo),
+            cover=_nested(each.total),
+            sources=tuple(part.num_nodes(edge_type[0]) for part in parts),
+            destinations=tuple(part.num_nodes(edge_type[2]) for part in parts),
+        )
         for edge_type, each in rows.items()
         if len(rows) > 1
     }

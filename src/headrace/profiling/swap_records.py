@@ -42,13 +42,14 @@ class SwapRecords:
 
     def add(self, trainer: int, record: Sequence[Any], offset_s: float) -> None:
         """Add a record of a trainer, from its iteration on."""
-        n, start_s, wait_s, end_s, row_bytes, is_sum, is_back, sent_bytes, *edges = record
+        n, start_s, wait_s, end_s, row_bytes, is_sum, is_back, sent_bytes, *more = record
         times = (start_s + offset_s, wait_s + offset_s, end_s + offset_s)
         swap = RowSwap(
             row_bytes=row_bytes,
             is_sum=bool(is_sum),
             is_back=bool(is_back),
-            edges=edges[0] if edges else "",
+            edges=more[0] if more else "",
+            slices=more[1] if len(more) > 1 else "",
         )
         self._found[int(n)][trainer].append(SwapTimes(*times, sent_bytes, swap))
 

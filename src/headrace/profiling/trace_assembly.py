@@ -42,7 +42,7 @@ _NUM_ENTRIES = {
     "local": (5,),
     "cache": (5,),
     "ring": (6,),
-    "swap": (10, 11),
+    "swap": (10, 11, 12),
 }
 
 

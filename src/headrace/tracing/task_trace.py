@@ -9,7 +9,7 @@ A line is a JSON list; its first entry is the kind:
 - `cache`: sampler, iteration, rows of other machines that its cache had, and had not
 - `ring`: trainer, iteration, start_s, end_s, bytes of gradients
 - `swap`: trainer, iteration, start_s, begin of the wait, end_s, bytes of a row, whether sums may
-  replace rows, whether these are gradients, bytes sent to each trainer
+  replace rows, whether these are gradients, bytes sent to each trainer, edge type, kind of slices
 
 Times are those of the machine's monotonic clock.
 """
@@ -295,12 +295,19 @@ class StepRecorder:
         self._recorder.record(("ring", self._recorder.task, self._next, *times, num_bytes))
 
     def swap(
-        self, row_bytes: int, is_sum: bool, is_back: bool, sent_bytes: list[int], edges: str = ""
+        self,
+        row_bytes: int,
+        is_sum: bool,
+        is_back: bool,
+        sent_bytes: list[int],
+        edges: str = "",
+        slices: str = "",
     ) -> SwapNotes | None:
         """Start the measurement of a swap of rows; None outside of a step."""
         if self._begun_s is None:
             return None
-        about: Record = (row_bytes, int(is_sum), int(is_back), sent_bytes, *filter(None, [edges]))
+        more = [edges, slices] if slices else [edges] if edges else []
+        about: Record = (row_bytes, int(is_sum), int(is_back), sent_bytes, *more)
         return SwapNotes(self._recorder, self._next, about)
 
     def moved(

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.core.full_graph import by_features
 from headrace.core.job import Role
 from headrace.core.plan import Plan
 from headrace.core.traffic import PLAIN
@@ -223,6 +224,7 @@ class TaskConfigs:
             "window": job.window or _UNLIMITED_WINDOW,
             "far": traffic.far,
             "cache_bytes": round(traffic.cache_bytes),
+            "features": by_features(job.swaps),
             "shard_counts": self._shard_counts,
             "seeds_per_iteration": self._assignment.seeds_per_iteration,
             "counts": {

@@ -72,6 +72,7 @@ class RunContext(StoreClientConfig, TrainerSettings):
         shard_counts: Seed shards of each sampler of the job; empty for one each.
         far: Planned weight of neighbours in other partitions, for loaders that train.
         cache_bytes: Planned memory of each sampler for rows of other machines.
+        features: Edge type and bytes of the rows that full-graph training divides by features.
         follows_script: Whether the run ends at once if the script has another batch size.
         seeds: Folder with original ids: `<split>-<task>.npy` for the trainer and its samplers.
     """
@@ -99,6 +100,7 @@ class RunContext(StoreClientConfig, TrainerSettings):
     shard_counts: tuple[Annotated[int, Field(ge=1)], ...] = ()
     far: Annotated[float, Field(gt=0, le=1)] = 1.0
     cache_bytes: Annotated[int, Field(ge=0)] = 0
+    features: tuple[tuple[str, float], ...] = ()
     follows_script: bool = False
     seeds: Path | None = None
 

@@ -47,6 +47,8 @@ class RunFullGraph(FullGraph):
         steps = None if run is None else steps_of(run)
         if steps is not None:
             self.watch(steps.swap)
+        if run is not None:
+            self.follow(run.features)
         self._run = run
         self._checkpoints: Checkpoints | None = None
         self._epoch = 0

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch_geometric.nn.aggr import MeanAggregation
 
+from headrace.core.column_slices import columns_are_fewer
+from headrace.training.full_graph.column_sums import ColumnSum, node_counts
 from headrace.training.full_graph.exchange import HaloExchange
 from headrace.training.full_graph.linear_sums import LinearSum
-from headrace.training.full_graph.row_groups import RowGroups
+from headrace.training.full_graph.row_groups import NotDivisibleError, RowGroups
 
 
 def add_up(
@@ -52,14 +56,51 @@ def add_up(
         num_destinations, is_mean, rows.dtype, rows.device, groups is None,
     )  # fmt: skip
 
-    def make() -> LinearSum:
-        order = () if groups is None else (groups.place, groups.ends)
-        return LinearSum(exchange, edges, weights, num_destinations, is_mean, rows, *order)
+    about = exchange, edges, weights, num_destinations, is_mean, rows
 
-    sums: LinearSum = exchange.derive(key, make)
-    if groups is not None:
-        return groups.add_up(sums, rows)
+    def by_rows() -> LinearSum:
+        order = () if groups is None else (groups.place, groups.ends)
+        found: LinearSum = exchange.derive(key, lambda: LinearSum(*about, *order))
+        return found
+
+    sums: LinearSum | ColumnSum
+    if _is_by_columns(exchange, rows, num_destinations, key, by_rows):
+        if groups is not None:
+            # A column needs the rows of all groups.
+            raise NotDivisibleError
+        sums = exchange.derive(("columns", *key), lambda: ColumnSum(*about))
+    else:
+        sums = by_rows()
+        if groups is not None:
+            return groups.add_up(sums, rows)
     if exchange.is_kept(rows) and not rows.requires_grad:
         found: Tensor = exchange.derive((*key, id(rows), rows._version), lambda: sums(rows))
         return found
     return sums(rows, exchange.policy.next_number())
+
+
+def _is_by_columns(
+    exchange: HaloExchange,
+    rows: Tensor,
+    num_destinations: int,
+    key: tuple[Any, ...],
+    by_rows: Callable[[], LinearSum],
+) -> bool:
+    """Whether a sum is computed by columns; the same for all trainers, a collective call."""
+    policy, width = exchange.policy, rows.shape[1]
+    if exchange.is_idle or not policy.is_exact or not width:
+        return False
+    if policy.parallelism is None:
+        return (exchange.edges, width * rows.element_size()) in policy.planned
+    if policy.parallelism != "auto":
+        return policy.parallelism == "features"
+
+    def compare() -> bool:
+        own = torch.tensor(by_rows().num_sent)
+        every = [torch.empty_like(own) for _ in own]
+        dist.all_gather(every, own, group=exchange.group)
+        nodes = node_counts(exchange, num_destinations)
+        return columns_are_fewer(torch.stack(every).numpy(), *nodes, width)
+
+    found: bool = exchange.derive(("is by columns", *key, width), compare)
+    return found

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from headrace.core.full_graph import Slices
 from headrace.training.full_graph.swap import Swap, SwapPolicy
 
 
@@ -33,6 +34,7 @@ class HaloExchange:
         rows: Row of each at its trainer.
         group: Process group of the trainers; None for a single process.
         policy: How rows are sent.
+        edges: Edge type of the rows; empty for all.
         is_idle: Whether no trainer has halo rows.
     """
 
@@ -48,7 +50,7 @@ class HaloExchange:
         self.num_own, self.num_halo = num_own, len(rows)
         self.trainers, self.rows = trainers, np.asarray(rows, np.int64)
         self.group, self.policy = group, policy or SwapPolicy()
-        self._edges = edges
+        self.edges = edges
         self._constants: dict[int, Tensor] = {}
         self._derived: dict[Hashable, Any] = {}
         self._swaps: list[Swap] = []
@@ -81,10 +83,20 @@ class HaloExchange:
         """Rows of this trainer that others need, by receiver."""
         return self._rows if self.group is not None else torch.empty(0, dtype=torch.int64)
 
-    def swap_of(self, sent: list[int], received: list[int], is_sum: bool = False) -> Swap:
-        """A swap of rows, or of rows and sums, with all trainers, whose bytes count here."""
-        self._swaps.append(Swap(sent, received, self.group, self.policy, is_sum, self._edges))
-        return self._swaps[-1]
+    def swap_of(
+        self,
+        sent: list[int],
+        received: list[int],
+        is_sum: bool = False,
+        slices: Slices = "",
+        num_columns: int = 0,
+    ) -> Swap:
+        """A swap with all trainers whose bytes count here; see `Swap`."""
+        swap = Swap(
+            sent, received, self.group, self.policy, is_sum, self.edges, slices, num_columns
+        )
+        self._swaps.append(swap)
+        return swap
 
     def keep(self, tensor: Tensor) -> None:
         """Declare a tensor of the batch: its halo is exchanged once, unless it is changed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -62,7 +62,9 @@ class FullGraph:
             names = ", ".join(FullGraphOptions.__annotations__)
             raise SpecError(f"there is no option {unknown[0]!r}", f"use {names}")
         self._graph, self._group = graph, group
-        self._policy = SwapPolicy(options.get("rounding"), options.get("is_stale", False))
+        self._policy = SwapPolicy(
+            options.get("rounding"), options.get("is_stale", False), options.get("parallelism")
+        )
         if group is not None and options.get("matchings", False):
             self._policy.transfers = RoundTransfers(group)
         self.overlaps = True
@@ -93,6 +95,14 @@ class FullGraph:
     def sent_bytes(self) -> int:
         """Payload of halo rows and their gradients that this trainer has sent."""
         return sum(exchange.sent_bytes for exchange in self._exchanges)
+
+    def follow(self, planned: Collection[tuple[str, float]]) -> None:
+        """Divide rows by features as planned, unless the options say otherwise.
+
+        Args:
+            planned: Edge type, empty for all, and bytes of the rows.
+        """
+        self._policy.planned = planned
 
     def watch(self, watch: SwapWatch) -> None:
         """Measure the swaps of training steps."""

@@ -192,7 +192,7 @@ def wrap_layers(
 
 def _groups_of(model: nn.Module, halos: Halos) -> RowGroups | None:
     """Groups of rows, if all trainers can divide them; a collective call."""
-    if halos.group is None or len(halos.by_type) > 1:
+    if halos.group is None or len(halos.by_type) > 1 or halos.policy.parallelism == "features":
         return None
     (halo,) = halos.by_type.values()
     num_own = halo.exchange.num_own

@@ -74,8 +74,15 @@ def is_linear(layer: Any) -> bool:
     )
 
 
-class _Matrix:
-    """A sparse matrix and its transpose."""
+class SparseMatrix:
+    """A sparse matrix and its transpose.
+
+    Args:
+        rows: Row of each entry.
+        columns: Column of each entry.
+        values: Values; those of the same place are added up.
+        shape: Numbers of rows and columns.
+    """
 
     def __init__(self, rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]):
         self._forward = _compressed(rows, columns, values, shape)
@@ -122,8 +129,8 @@ class _Bin:
     """Rows and sums that are sent together."""
 
     swap: Swap
-    sent: _Matrix
-    received: _Matrix
+    sent: SparseMatrix
+    received: SparseMatrix
 
 
 class LinearSum:
@@ -189,6 +196,12 @@ class LinearSum:
         found: Tensor = _Product.apply(rows, self, number)  # type: ignore[no-untyped-call]
         return found
 
+    @property
+    def num_sent(self) -> list[int]:
+        """Rows and sums that this trainer sends to each."""
+        sent = [each.swap.sent for each in self._bins]
+        return [sum(nums) for nums in zip(*sent, strict=True)]
+
     def joint(self) -> JointSwap:
         """The swaps of all bins, to measure them as one."""
         return JointSwap([each.swap for each in self._bins])
@@ -236,9 +249,9 @@ class LinearSum:
 
     def _matrix(
         self, rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]
-    ) -> _Matrix:
+    ) -> SparseMatrix:
         device = self._like.device
-        return _Matrix(rows.to(device), columns.to(device), values.to(self._like), shape)
+        return SparseMatrix(rows.to(device), columns.to(device), values.to(self._like), shape)
 
     def _serve(self, halo: Tensor, destination: Tensor, values: Tensor, factors: Tensor) -> None:
         """Agree with all trainers about rows and sums, and prepare the products for them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypedDict
 
@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headrace.core.errors import SpecError
+from headrace.core.full_graph import Slices
 from headrace.graph.kernels.encoding import (
     HEADER_BYTES,
     decode_bytes,
@@ -22,6 +23,7 @@ from headrace.graph.kernels.encoding import (
 from headrace.training.full_graph.matchings import RoundTransfers
 
 Rounding = Literal["int8", "int4"]
+Parallelism = Literal["rows", "features", "auto"]
 
 
 class FullGraphOptions(TypedDict, total=False):
@@ -36,12 +38,17 @@ class FullGraphOptions(TypedDict, total=False):
             computed again in the backward pass, so that one bin at a time needs memory.
         matchings: Whether a trainer sends to one other at a time, in rounds that keep the busiest
             trainer's card busy, instead of to all at once.
+        parallelism: What trainers divide in layers that add up rows. With `rows`, each adds up for
+            its nodes, and gets the rows of others that it needs. With `features`, each adds up some
+            columns of all nodes along all edges, which it keeps in memory. `auto` is what sends
+            fewer bytes through the busiest trainer. By default it is what the plan says, or `rows`.
     """
 
     rounding: Rounding | None
     is_stale: bool
     bins: int
     matchings: bool
+    parallelism: Parallelism
 
 
 class SwapNotes(Protocol):
@@ -58,7 +65,14 @@ class SwapWatch(Protocol):
     """Measures swaps; called when one starts."""
 
     def __call__(
-        self, row_bytes: int, is_sum: bool, is_back: bool, sent_bytes: list[int], edges: str, /
+        self,
+        row_bytes: int,
+        is_sum: bool,
+        is_back: bool,
+        sent_bytes: list[int],
+        edges: str,
+        slices: Slices,
+        /,
     ) -> SwapNotes | None:
         """See `Swap`; `sent_bytes` are those to each trainer."""
 
@@ -73,18 +87,36 @@ class SwapPolicy:
         transfers: Sends rows in rounds, if set; otherwise a trainer sends to all others at once.
         is_training: Whether a training step runs.
         watch: Measures the swaps of training steps, if set.
+        parallelism: See `FullGraphOptions`; None for what is planned.
+        planned: Edge type and bytes of the rows that the plan divides by features.
     """
 
     rounding: Rounding | None = None
     is_stale: bool = False
+    parallelism: Parallelism | None = None
     transfers: RoundTransfers | None = None
     is_training: bool = False
     watch: SwapWatch | None = None
+    planned: Collection[tuple[str, float]] = ()
     _number: int = 0
 
     def __post_init__(self) -> None:
         if self.rounding not in (None, "int8", "int4"):
             raise SpecError(f"rows cannot be sent as {self.rounding!r}", "use 'int8' or 'int4'")
+        if self.parallelism not in (None, "rows", "features", "auto"):
+            raise SpecError(
+                f"there is no parallelism {self.parallelism!r}", "use 'rows', 'features' or 'auto'"
+            )
+        if self.parallelism == "features" and not self.is_exact:
+            raise SpecError(
+                "parallelism='features' sends no rows that can be rounded or stale",
+                "omit `rounding` and `is_stale`, or use parallelism='rows'",
+            )
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether rows are sent as they are and used in their step."""
+        return self.rounding is None and not self.is_stale
 
     def begin(self, is_training: bool) -> None:
         """A forward pass of the model begins."""
@@ -129,14 +161,17 @@ class Swap:
     """Sends rows to all trainers, and their gradients back.
 
     Args:
-        sent: Rows for each trainer.
-        received: Rows of each trainer.
+        sent: Rows for each trainer, or values of slices.
+        received: Rows of each trainer, or values of slices.
         group: Process group of the trainers.
         policy: How rows are sent.
         is_sum: Whether some rows are sums.
         edges: Edge type of the rows; empty for all.
+        slices: What is cut in slices, if not rows but single values are sent.
+        num_columns: Values of the rows that are cut in slices.
 
     Attributes:
+        num_columns: Values of the rows that are cut in slices.
         sent_bytes: Payload sent so far, forward and backward.
     """
 
@@ -148,8 +183,11 @@ class Swap:
         policy: SwapPolicy,
         is_sum: bool = False,
         edges: str = "",
+        slices: Slices = "",
+        num_columns: int = 0,
     ) -> None:
         self.sent, self.received, self.sent_bytes = sent, received, 0
+        self.num_columns, self._cut = num_columns, slices
         self._group, self._policy, self._is_sum = group, policy, is_sum
         self._edges = edges
         self._before: dict[tuple[int, bool], Pending] = {}
@@ -185,11 +223,12 @@ class Swap:
         if self._policy.watch is None:
             return
         if joint.notes is None:
-            row_bytes = math.prod(now.sent.shape[1:]) * now.sent.element_size()
+            unit = math.prod(now.sent.shape[1:]) * now.sent.element_size()
             sizes = [each.received if is_back else each.sent for each in joint.swaps]
-            sent_bytes = [row_bytes * sum(nums) for nums in zip(*sizes, strict=True)]
+            sent_bytes = [unit * sum(nums) for nums in zip(*sizes, strict=True)]
+            row_bytes = unit * (self.num_columns or 1)
             joint.notes = self._policy.watch(
-                row_bytes, self._is_sum, is_back, sent_bytes, self._edges
+                row_bytes, self._is_sum, is_back, sent_bytes, self._edges, self._cut
             )
         now.notes = joint
 

@@ -46,6 +46,17 @@ def test_other_roundings_are_refused() -> None:
         SwapPolicy("int2")  # type: ignore[arg-type]
 
 
+def test_other_parallelism_is_refused() -> None:
+    with pytest.raises(SpecError, match="'columns'"):
+        SwapPolicy(parallelism="columns")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("settings", [{"rounding": "int8"}, {"is_stale": True}])
+def test_features_are_exact(settings: Any) -> None:
+    with pytest.raises(SpecError, match="omit `rounding` and `is_stale`"):
+        SwapPolicy(parallelism="features", **settings)
+
+
 def test_swaps_have_numbers_in_training_only() -> None:
     policy = SwapPolicy()
     policy.begin(True)
@@ -61,9 +72,15 @@ class Notes:
         self.seen: list[Any] = []
 
     def watch(
-        self, row_bytes: int, is_sum: bool, is_back: bool, sent_bytes: list[int], edges: str
+        self,
+        row_bytes: int,
+        is_sum: bool,
+        is_back: bool,
+        sent_bytes: list[int],
+        edges: str,
+        slices: str,
     ) -> SwapNotes:
-        self.seen.append((row_bytes, is_sum, is_back, sent_bytes, edges))
+        self.seen.append((row_bytes, is_sum, is_back, sent_bytes, edges, slices))
         return self
 
     def wait(self) -> None:
@@ -88,9 +105,12 @@ def test_swaps_of_training_steps_are_measured(group: Any) -> None:
     swap = Swap([3], [3], group, policy, is_sum=True, edges="a/to/b")
     rows = torch.randn(3, 5)
     pending = swap.start(rows, 1, is_back=True)
-    assert notes.seen == [(20, True, True, [60], "a/to/b")]
+    assert notes.seen == [(20, True, True, [60], "a/to/b", "")]
     torch.testing.assert_close(pending.wait(), rows)
     pending.wait()
     assert notes.seen[1:] == ["wait", "end"]
     swap.start(rows).wait()
     assert len(notes.seen) == 3
+    # Values of slices of two columns, of rows of four.
+    Swap([6], [6], group, policy, True, "", "columns", 4).start(torch.randn(6), 1).wait()
+    assert notes.seen[3] == (16, True, False, [24], "", "columns")
