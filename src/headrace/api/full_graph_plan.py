@@ -51,9 +51,11 @@ def epoch_figures(plan: Plan) -> dict[str, Any] | None:
     apart = ~np.eye(plan.job.trainers, dtype=bool)
     pairs = np.zeros(apart.shape)
     pairs[apart] = swap_volumes(problem_of(plan)).sum(axis=0)
+    by_columns = {each.row_bytes for each in plan.job.swaps if each.slices == "columns"}
     machines = zip(plan.placement.trainers, pairs.sum(axis=1), pairs.sum(axis=0), strict=True)
     return {
         "swaps": [swap.model_dump(mode="json") for swap in plan.job.swaps],
+        "bytes_of_divided_rows": sorted(by_columns),
         "is_computing_known": plan.profile.source == "measured",
         "row_bytes": {
             name: {"sent_bytes": float(sent), "received_bytes": float(received)}

@@ -43,6 +43,14 @@ class JobKind(StrEnum):
     FULL_GRAPH = "full-graph"
 
 
+class Parallelism(StrEnum):
+    """What trainers of a full-graph job divide in layers that add up rows: nodes, or features."""
+
+    AUTO = "auto"
+    ROWS = "rows"
+    FEATURES = "features"
+
+
 class Sync(StrEnum):
     """Gradient synchronisation method."""
 
@@ -94,6 +102,8 @@ class Job(Spec):
         swaps: Rows that the trainers of a full-graph job exchange in an epoch, in their order. If
             all are plain widths, they are those of the forward pass, and the backward pass
             follows. Those of a measured profile replace them.
+        parallelism: What trainers of a full-graph job divide in layers that add up rows: `rows`,
+            `features`, or for each layer what makes the shorter epochs (`auto`).
 
     Example:
         >>> from headrace import Job
@@ -117,6 +127,7 @@ class Job(Spec):
     window: Window = 2
     demands: Mapping[Role, Mapping[str, Amount]] = Field(default_factory=dict)
     swaps: Annotated[tuple[RowSwap, ...], BeforeValidator(with_way_back)] = ()
+    parallelism: Parallelism = Parallelism.AUTO
 
     @model_validator(mode="before")
     @classmethod
@@ -132,6 +143,8 @@ class Job(Spec):
         written = write(self)
         if self.kind is JobKind.SAMPLED:
             written.pop("kind", None)
+        if self.parallelism is Parallelism.AUTO:
+            written.pop("parallelism", None)
         return omit_unset(written, ("swaps",))
 
     @model_validator(mode="after")

@@ -57,6 +57,12 @@ def shortlist(problem: Problem, most: int) -> list[Parts]:
     return [first[time_s] for time_s in sorted(first)[:most]]
 
 
+def least_s(problem: Problem) -> float:
+    """Smallest estimated time per epoch of a placement."""
+    (best,) = shortlist(problem, 1)
+    return _Estimate(problem).time_s(best)
+
+
 def bound_s(problem: Problem) -> float:
     """Lower bound of the time per epoch over all placements."""
     return _Estimate(problem).bound_s

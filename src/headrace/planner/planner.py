@@ -30,6 +30,7 @@ from headrace.planner.cost.speed_classes import time_bound_s
 from headrace.planner.cost.traffic_matrix import traffic_of
 from headrace.planner.methods import PLACEMENT_METHODS, anneal, exact, place
 from headrace.planner.methods.by_speed import Found, search_by_speed, search_shares
+from headrace.planner.parallelism import ways_of
 from headrace.planner.selection import (
     GOOD_ENOUGH_MARGIN,
     NUM_PLACEMENTS,
@@ -206,17 +207,18 @@ def make_plan(
 def _full_graph_plan(
     problem: Problem, policy: str, seed: int, on_step: Callable[[str], None]
 ) -> Plan:
-    """Choose the machine of each part by simulation; see `full_graph.shortlist`.
+    """Choose machines of parts and what layers divide by simulation; see `full_graph.shortlist`.
 
     Without a policy to use, the network is shared as TCP does.
     """
     chosen = policies_to_try(policy, problem)[0] if policy != AUTO else "maxmin"
     on_step("placing parts of the graph")
-    found = full_graph.shortlist(problem, NUM_PLACEMENTS)
+    ways = ways_of(problem, full_graph.least_s)
+    found = [(way, parts) for way in ways for parts in full_graph.shortlist(way, NUM_PLACEMENTS)]
     on_step("predicting")
     options: list[tuple[Any, ...]] = []
-    for parts in found:
-        changed, placement = full_graph.placed(problem, parts)
+    for way, parts in found:
+        changed, placement = full_graph.placed(way, parts)
         objective = evaluate(changed, placement)
         predicted = predict(changed, placement, changed.uniform_seeds, chosen, seed)
         time_s = objective.time_s if predicted is None else predicted.iteration_time_s
@@ -224,7 +226,7 @@ def _full_graph_plan(
     _, _, parts, changed, placement, objective, predicted = min(options)
     network_bytes = traffic_of(changed, placement, changed.uniform_seeds).network_bytes
     terms = terms_of(objective)
-    bound_s = min(full_graph.bound_s(problem), terms.time_s)
+    bound_s = min(*map(full_graph.bound_s, ways), terms.time_s)
     return Plan(
         method=full_graph.METHOD,
         policy=chosen,

@@ -23,7 +23,7 @@ from tests.unit.planner.test_full_graph import problem_with
 from tests.unit.planner.test_full_graph import profile_of as full_graph_profile
 
 JOB_OF_PARTS = Job.model_validate(
-    {"kind": "full-graph", "trainers": 3, "swaps": [8, 4], "iterations": 4}
+    {"kind": "full-graph", "trainers": 3, "swaps": [8, 4], "iterations": 4, "parallelism": "rows"}
 )
 
 
@@ -42,6 +42,20 @@ def test_bytes_are_those_of_the_partitions(tmp_path: Path) -> None:
     assert plan.network_bytes == both.sum()
     assert not epoch["is_computing_known"]
     assert np.array(plan.job.swaps).shape[0] == 4
+
+
+def test_random_edges_are_divided_by_features(tmp_path: Path) -> None:
+    write(homogeneous(60, 900), tmp_path / "graph", 3)
+    # Three trainers have as many columns each.
+    settings = JOB_OF_PARTS.model_dump() | {"swaps": [9, 6]}
+    jobs = [Job.model_validate(settings | {"parallelism": each}) for each in ("auto", "rows")]
+    plan, rows = (
+        headrace.plan(cluster_of(1.0, 1.0, 1.0), job, graph=tmp_path / "graph") for job in jobs
+    )
+    assert plan_summary(plan)["epoch"]["bytes_of_divided_rows"] == [24.0, 36.0]
+    # Each column of a row goes to its trainer and back, in both directions.
+    assert plan.network_bytes == 2 * 2 * 60 * 4 * (9 + 6) * 2 / 3
+    assert rows.network_bytes > plan.network_bytes
 
 
 def test_full_graph_jobs_need_the_graph() -> None:

@@ -10,11 +10,12 @@ import pytest
 from headrace.core.cluster import Cluster
 from headrace.core.errors import InfeasibleError, SpecError
 from headrace.core.full_graph import FullGraphFigures
-from headrace.core.job import Job, Role
+from headrace.core.job import Job, Parallelism, Role
 from headrace.core.plan import Plan, problem_of
 from headrace.core.profile import BatchTraffic, Problem, Profile, StoreTraffic, TaskTime
 from headrace.planner import full_graph
 from headrace.planner.explain import explain
+from headrace.planner.parallelism import by_features, by_rows
 from headrace.planner.planner import make_plan
 from headrace.planner.replan import replan
 from headrace.planner.what_if import rehearse_changes
@@ -189,3 +190,44 @@ def test_a_run_that_loses_a_machine_goes_on_without_a_prediction_of_swaps() -> N
 def test_a_plan_of_servers_predicts_too() -> None:
     problem = problem_with(cluster_of(1.0, 1.0, 1.0), profile_of(0.1), sync="ps", model_bytes=1e6)
     assert planned(problem).time_s > 0.1
+
+
+def test_layers_are_divided_by_features_where_a_part_has_many_rows() -> None:
+    # Columns of 16 values: 2 * 100 * 16 * 2/3 through each NIC, either way.
+    few, many = ((0, 66, 66), (66, 0, 66), (66, 66, 0)), ((0, 67, 67), (67, 0, 67), (67, 67, 0))
+    for rows, slices in ((few, {""}), (many, {"columns", "rows"})):
+        # Widths that three trainers divide evenly.
+        profile = profile_of(halo=rows, cover=rows)
+        plan = planned(problem_with(cluster_of(1.0, 1.0, 1.0), profile, [30_000, 300]))
+        assert {swap.slices for swap in plan.job.swaps} == slices
+        # As many bytes are planned again.
+        assert planned(problem_of(plan)).job.swaps == plan.job.swaps
+    assert [swap.slices for swap in plan.job.swaps] == ["columns", "rows"] * 2 + [
+        "rows", "columns",
+    ] * 2  # fmt: skip
+    both = 2 * 2 * 2 * 100 * 4 * 30_300 * 3 * 2 / 3
+    assert plan.network_bytes == pytest.approx(both / 2)
+    job = plan.job.model_copy(update={"parallelism": Parallelism.ROWS})
+    kept = planned(problem_of(plan)._replace(job=job))
+    assert [swap.slices for swap in kept.job.swaps] == [""] * 4
+    assert kept.time_s > plan.time_s
+
+
+def test_measured_times_move_with_the_swaps() -> None:
+    swaps = [{"row_bytes": 1e7}, {"row_bytes": 3e7, "is_sum": False}]
+    about = {"swaps": swaps, "shares": (0.2, 0.1, 0.3, 0.0, 0.4), "delays": (0.5, 0.25)}
+    problem = problem_with(cluster_of(1.0, 1.0, 1.0), profile_of(1.0, **about), swaps)
+    divided = by_features(problem, {("", 1e7), ("", 3e7)})
+    assert [swap.slices for swap in divided.job.swaps] == ["columns", "rows", ""]
+    figures = divided.full_graph
+    assert figures.shares == (0.2, 0.0, 0.1, 0.0, 0.3, 0.0, 0.4)
+    assert figures.delays == (0.5, 0.5, 0.25)
+    assert FullGraphFigures.model_validate(figures.model_dump()) == figures
+    assert by_rows(divided) == problem
+
+
+def test_jobs_can_ask_for_features() -> None:
+    job = {"parallelism": "features"}
+    plan = planned(problem_with(cluster_of(1.0, 1.0, 1.0), profile_of(), **job))
+    assert {swap.slices for swap in plan.job.swaps} == {"columns", "rows"}
+    assert "parallelism" not in problem_with(cluster_of(1.0), profile_of()).job.model_dump()

@@ -106,7 +106,7 @@ def _decision(plan: Plan) -> dict[str, str]:
     searches = "" if plan.rounds == 1 else f", {plan.rounds} rounds"
     figures = {"method": f"{plan.method} (seed {plan.seed}{searches})", "policy": plan.policy}
     if plan.job.swaps:
-        return figures | {"rows of an epoch": _swaps(plan)}
+        return figures | {"parallelism": _parallelism(plan), "rows of an epoch": _swaps(plan)}
     figures["seed mix"] = plan.seed_mix_name
     if plan.seed_mix_name != "uniform":
         saved = 1 - plan.network_bytes / plan.uniform_network_bytes
@@ -123,6 +123,17 @@ def _decision(plan: Plan) -> dict[str, str]:
     if plan.memory is not None:
         figures["memory"] = _memory(plan.memory)
     return figures
+
+
+def _parallelism(plan: Plan) -> str:
+    """What layers that add up rows divide."""
+    divided = {True: set[float](), False: set[float]()}
+    for swap in plan.job.swaps:
+        divided[bool(swap.slices)].add(swap.row_bytes)
+    sizes = ", ".join(f"{format_bytes(size)}" for size in sorted(divided[True]))
+    if not sizes:
+        return "rows"
+    return f"features of rows of {sizes}" + ("; other layers rows" if divided[False] else "")
 
 
 def _swaps(plan: Plan) -> str:
