@@ -20,6 +20,10 @@ partitioned by `headrace partition` with its default method.
 - `cover`: rows with partial sums, the minimum vertex cover of the edges between two parts, over
   halo rows, at 16 parts. `received` and `sent` are those of the part with most, in rows, and
   `received_balance` and `sent_balance` are over the mean.
+- `features`: layers that add up rows, divided by features: what the busiest of 4 and 16 parts sends
+  or receives in the forward pass of a layer, in rows of 64 values, of the `halo`, the `cover` and
+  the `columns`, and whether these are fewest (`features_win`); `bytes` of an epoch of GCN on 4
+  trainers, counted and computed; `errors` of gradients in double precision on Amazon-Computers.
 - `balance`: remote nodes of parts at 16 parts (`total`; `received` and `sent` of the fullest, and
   over the mean): of ranges of ids (`chunks`), of METIS, of METIS with G3's swaps, and of
   `headrace partition`; edges count in both directions.
@@ -33,13 +37,15 @@ partitioned by `headrace partition` with its default method.
 - `memory`: peaks of GAT on Amazon-Computers; `limit_bytes` is half of what its activations need.
 - `kills`: runs of two trainers, one of which is killed; how many end with the parameters of a run
   that was not disturbed.
+- `parallelism`: seconds per epoch of the same model as in `testbed`, with rows in bins, divided by
+  features, and as planned, of a graph whose nodes are in random parts.
 - `testbed`: seconds per epoch of a GraphSAGE on four shaped machines, without overlap, with sums of
   own rows meanwhile, with row groups, with three bins of the rows that others need, and with bins
   that are sent in matchings; bytes on the wire over the payload, and the fullest card in an
   exchange over iperf3. `exchanges` are random ones, sent at once and in matchings, over the lower
   bound. Needs root, iproute2, iperf3 and `headrace[shape]`.
 
-The last line is one JSON object. `--quick` has null for the last five.
+The last line is one JSON object. `--quick` has null for the last six.
 """
 
 from __future__ import annotations
@@ -64,13 +70,14 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.full_graph_balance import measure_balance
+from benchmarks.full_graph_features import measure_features
 from benchmarks.full_graph_more import (
     measure_approximate,
     measure_kills,
     measure_memory,
     measure_speed,
 )
-from benchmarks.full_graph_testbed import measure_testbed
+from benchmarks.full_graph_testbed import measure_parallelism, measure_testbed
 from benchmarks.full_graph_trainers import (
     BASIC,
     HIDDEN,
@@ -94,10 +101,10 @@ from headrace.training.full_graph.full_graph import FullGraph
 LARGEST_ERROR, POINTS = 1e-6, 0.3
 NUM_EPOCHS, NUM_SEEDS, APPROXIMATE_SEEDS = 60, 10, 5
 PARTS = (
-    "gradients", "bytes", "cover", "balance", "accuracy", "speed", "approximate", "memory", "kills",
-    "testbed",
+    "gradients", "bytes", "cover", "features", "balance", "accuracy", "speed", "approximate",
+    "memory", "kills", "parallelism", "testbed",
 )  # fmt: skip
-QUICK = ("gradients", "bytes", "cover", "balance", "accuracy")
+QUICK = ("gradients", "bytes", "cover", "features", "balance", "accuracy")
 NUM_COVERED = 16
 
 
@@ -306,6 +313,12 @@ def main() -> int:
             found["bytes"] = measure_bytes(names, 4, scratch)
         if "cover" in parts:
             found["cover"] = measure_cover(names, 4 if args.quick else NUM_COVERED, scratch)
+        if "features" in parts:
+            every = (4,) if args.quick else (4, NUM_COVERED)
+            six = args.graphs or (names if args.quick else [*names, "generated"])
+            found["features"] = measure_features(
+                six, every, (4,) if args.quick else (2, 3, 4), scratch
+            )
         if "balance" in parts:
             six = args.graphs or (names if args.quick else [*names, "generated"])
             found["balance"] = measure_balance(six, 4 if args.quick else NUM_COVERED, scratch)
@@ -322,6 +335,8 @@ def main() -> int:
             found["memory"] = measure_memory(scratch)
         if "kills" in parts:
             found["kills"] = measure_kills(scratch)
+        if "parallelism" in parts:
+            found["parallelism"] = measure_parallelism(scratch)
         if "testbed" in parts:
             found["testbed"] = measure_testbed(scratch)
     if args.output is None:

@@ -53,7 +53,8 @@ def train_func(ctx: headrace.TrainContext) -> None:
     swaps: list[list[tuple[float, int]]] = [[]]
     if how == "none":
         wait_at_once(swaps)
-    data = ctx.full_graph(matchings=how.endswith("matchings"))
+    parallelism = {"features": "features", "planned": None}.get(how, "rows")
+    data = ctx.full_graph(matchings=how.endswith("matchings"), parallelism=parallelism)
     data.overlaps = how.startswith(("groups", "bins"))
     if how == "groups":
         layers.NUM_BINS = 1  # type: ignore[attr-defined]

@@ -37,6 +37,9 @@ GENERATED = "generated:nodes=40000,edges=400000,features=256,classes=16,signal=0
 CASES = {"pubmed": 50.0, "generated": 200.0}
 """Rates of cards in Mbit/s at which computing and exchanges take about as long."""
 
+UNCUT = "generated:nodes=10000,edges=500000,features=256,classes=16,signal=0.5"
+UNCUT_MBIT = 100.0
+
 CORES = 100.0
 """So many that no machine's share of the cores is limited."""
 
@@ -124,17 +127,60 @@ def _measure_exchanges(bed: Testbed, path: Path) -> dict[str, Any]:
     }
 
 
-def _measure(bed: Testbed, rate_mbit: float, graph: Path, scratch: Path) -> dict[str, Any]:
-    scratch.mkdir()
-    job = Job.model_validate(
+def measure_parallelism(scratch: Path) -> dict[str, Any]:
+    """Seconds per epoch by rows in bins, by features, and as planned, of parts with many rows."""
+    name = f"full-graph-{os.getpid()}"
+    bed = Testbed.up(machines(UNCUT_MBIT), name, shaped=True, cores=CORES)
+    try:
+        # Each part has an edge from almost every node of the others, as if no cut were good.
+        graph = partition(UNCUT, scratch / "uncut", NUM_MACHINES, method="hash").folder
+        path, ways = scratch / "uncut.json", ("bins", "features", "planned")
+        made = plan(machines(UNCUT_MBIT), _job("auto"), graph=graph)
+        save_plan(made, path)
+        runs: dict[str, list[dict[str, Any]]] = {how: [] for how in ways}
+        for repetition in range(REPETITIONS):
+            for how in ways:
+                found = _run(bed, graph, path, scratch / f"uncut-{how}-{repetition}", how)
+                runs[how].append(found)
+                log(f"parallelism, {how}: {json.dumps(found)}")
+    finally:
+        take_down(name)
+    epochs = {how: median(each["epoch_s"] for each in found) for how, found in runs.items()}
+    return {
+        "graph": UNCUT,
+        "rate_mbit": UNCUT_MBIT,
+        "planned": sorted({swap.slices for swap in made.job.swaps}),
+        "epoch_s": epochs,
+        "times_faster": epochs["bins"] / epochs["features"],
+        "prediction": {
+            how: _prediction(
+                made.model_copy(update={"job": _job("rows" if how == "bins" else "features")}),
+                scratch / f"uncut-{how}-0",
+                runs[how],
+            )
+            for how in ways
+        },
+        "runs": runs,
+        "losses": {how: sorted({run["loss"] for run in found}) for how, found in runs.items()},
+    }
+
+
+def _job(parallelism: str) -> Job:
+    return Job.model_validate(
         {
             "name": "full-graph",
             "kind": JobKind.FULL_GRAPH,
             "trainers": NUM_MACHINES,
             "swaps": [SETTINGS["hidden"]] * (SETTINGS["layers"] - 1),
             "demands": {role: {"cpu": 1} for role in (Role.TRAINER, Role.SAMPLER)},
+            "parallelism": parallelism,
         }
     )
+
+
+def _measure(bed: Testbed, rate_mbit: float, graph: Path, scratch: Path) -> dict[str, Any]:
+    scratch.mkdir()
+    job = _job("rows")
     path = scratch / "plan.json"
     made = plan(machines(rate_mbit), job, graph=graph)
     save_plan(made, path)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.schema import Column
 from headrace.training.ddp import share_gradients
 from headrace.training.full_graph.full_graph import FullGraph
+from headrace.training.full_graph.swap import FullGraphOptions
 from headrace.training.models import make_model
 
 HIDDEN, NUM_RELATIONS, SEED_TYPE = 64, 3, "movie"
@@ -152,7 +153,9 @@ def learn(
 Work = Callable[[FullGraph], Any]
 
 
-def in_trainers(graph: PartitionedGraph, num: int, work: Work) -> list[Any]:
+def in_trainers(
+    graph: PartitionedGraph, num: int, work: Work, **options: Unpack[FullGraphOptions]
+) -> list[Any]:
     """Results of trainers that do the same on their parts."""
     with (
         tempfile.TemporaryDirectory(prefix="hr-") as folder,
@@ -164,7 +167,7 @@ def in_trainers(graph: PartitionedGraph, num: int, work: Work) -> list[Any]:
         for rank in range(num):
             child = os.fork()
             if not child:
-                _work(graph, rank, num, port, work, Path(folder))
+                _work(graph, rank, num, port, work, Path(folder), options)
             children.append(child)
         codes = [os.waitpid(child, 0)[1] for child in children]
         if any(codes):
@@ -173,14 +176,20 @@ def in_trainers(graph: PartitionedGraph, num: int, work: Work) -> list[Any]:
 
 
 def _work(
-    graph: PartitionedGraph, rank: int, num: int, port: int, work: Work, folder: Path
+    graph: PartitionedGraph,
+    rank: int,
+    num: int,
+    port: int,
+    work: Work,
+    folder: Path,
+    options: FullGraphOptions,
 ) -> None:
     code = 1
     try:
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
         os.environ.update(place)
         dist.init_process_group("gloo", rank=rank, world_size=num)
-        torch.save(work(FullGraph(graph, dist.group.WORLD)), folder / str(rank))
+        torch.save(work(FullGraph(graph, dist.group.WORLD, **options)), folder / str(rank))
         dist.barrier()
         time.sleep(0.1)
         code = 0

@@ -215,6 +215,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "sage by features": lambda: _with_norms(GraphSAGE),
     "gin by features": lambda: _with_norms(GIN),
     "sums by features": Sums,
+    "gcn as planned": lambda: _with_norms(GCN),
     "branches by either": Branches,
     "sage by features, in matchings": lambda: GraphSAGE(WIDTH, HIDDEN, 3, NUM_CLASSES),
     "stale sage": lambda: _with_norms(GraphSAGE),
@@ -300,6 +301,8 @@ def train(
         for name in models:
             options = OPTIONS.get(name, {})
             data = FullGraph(open_graph(folder / graph), dist.group.WORLD, **options)
+            if name == "gcn as planned":
+                data.follow([("", 4 * HIDDEN)])
             model = made[name]
             data.wrap(model)
             # Not all layers of a graph with types lead to papers.

@@ -143,6 +143,8 @@ def test_bytes_are_those_counted_from_the_parts(folder: Path, num_trainers: int)
     gcn = 2 * columns(3) + columns(NUM_CLASSES)
     expected["gcn by features"] = num_halo + gcn * NUM_STEPS * 2
     expected["sage by features"] = columns(WIDTH) + columns(HIDDEN) * NUM_STEPS * 2
+    planned = columns(HIDDEN) + num_sums * NUM_CLASSES
+    expected["gcn as planned"] = num_halo + planned * NUM_STEPS * 2
     expected["branches by either"] = num_halo + sum(either) * NUM_STEPS * 2
     for name, num_values in expected.items():
         sent = [num_bytes for _, _, num_bytes in found_by(folder, num_trainers, name)]

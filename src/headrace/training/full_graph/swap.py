@@ -48,7 +48,7 @@ class FullGraphOptions(TypedDict, total=False):
     is_stale: bool
     bins: int
     matchings: bool
-    parallelism: Parallelism
+    parallelism: Parallelism | None
 
 
 class SwapNotes(Protocol):

@@ -14,6 +14,7 @@ pytest.importorskip("cryptography")
 
 from headrace.api.plan import plan
 from headrace.core.cluster import Cluster
+from headrace.core.full_graph import RowSwap
 from headrace.core.job import Job, Role, Sync
 from headrace.core.placement import PlacementFile
 from headrace.core.plan import Plan
@@ -82,6 +83,19 @@ def test_tasks_go_where_the_plan_says(made: Plan) -> None:
     }
     assert slots["trainer0"].bundle == {"CPU": 2}
     assert slots["store1"].bundle == {"node:10.0.0.2": 0.001}
+
+
+def test_trainers_know_what_the_plan_divides_by_features(
+    made: Plan, task_configs: TaskConfigs
+) -> None:
+    assert task_configs.trainer(0)[0]["features"] == []
+    swaps = [
+        {"row_bytes": 8, "slices": "columns"}, {"row_bytes": 8, "slices": "rows"}, {"row_bytes": 4},
+    ]  # fmt: skip
+    job = made.job.model_copy(update={"swaps": tuple(map(RowSwap.model_validate, swaps))})
+    task_configs._plan = made.model_copy(update={"job": job})
+    context = RunContext(**task_configs.trainer(0)[0], machine="m", messages=Path("m"))
+    assert context.features == (("", 8.0),)
 
 
 def test_parameter_servers_are_told_what_they_understand(tmp_path: Path) -> None:
