@@ -37,8 +37,8 @@ partitioned by `headrace partition` with its default method.
 - `memory`: peaks of GAT on Amazon-Computers; `limit_bytes` is half of what its activations need.
 - `kills`: runs of two trainers, one of which is killed; how many end with the parameters of a run
   that was not disturbed.
-- `parallelism`: seconds per epoch of the same model as in `testbed`, with rows in bins, divided by
-  features, and as planned, of a graph whose nodes are in random parts.
+- `parallelism`: seconds per epoch of four trainers on shaped machines, with rows in bins and
+  divided by features, of a graph whose nodes are in random parts; `planned` is what a plan has.
 - `testbed`: seconds per epoch of a GraphSAGE on four shaped machines, without overlap, with sums of
   own rows meanwhile, with row groups, with three bins of the rows that others need, and with bins
   that are sent in matchings; bytes on the wire over the payload, and the fullest card in an

@@ -53,8 +53,7 @@ def train_func(ctx: headrace.TrainContext) -> None:
     swaps: list[list[tuple[float, int]]] = [[]]
     if how == "none":
         wait_at_once(swaps)
-    parallelism = {"features": "features", "planned": None}.get(how, "rows")
-    data = ctx.full_graph(matchings=how.endswith("matchings"), parallelism=parallelism)
+    data = ctx.full_graph(matchings=how.endswith("matchings"), parallelism="rows")
     data.overlaps = how.startswith(("groups", "bins"))
     if how == "groups":
         layers.NUM_BINS = 1  # type: ignore[attr-defined]

@@ -49,6 +49,7 @@ HOWS = ("none", "sums", "groups", "bins", "bins-matchings")
 bins that are sent in rounds of matchings."""
 
 EXCHANGES = Path(__file__).with_name("full_graph_exchanges.py")
+UNCUT_TRAINER = Path(__file__).with_name("full_graph_uncut.py")
 
 NUM_WARM, REPETITIONS = 3, 2
 EXCHANGE_MBIT = 50.0
@@ -94,18 +95,23 @@ def measure_testbed(scratch: Path) -> dict[str, Any]:
     return {**SETTINGS, "machines": NUM_MACHINES, "graphs": found, "exchanges": exchanges}
 
 
-def _measure_exchanges(bed: Testbed, path: Path) -> dict[str, Any]:
-    """Times of random exchanges over the lower bound: the busiest card at the rate of iperf3."""
-    rate = _iperf_bytes_per_s(bed)
+def _in_machines(bed: Testbed, script: Path, *words: str) -> None:
+    """Run a script in every machine with its rank, the first machine, and other words."""
     trainers = [
         subprocess.Popen(
-            bed.command(f"m{rank}", [sys.executable, str(EXCHANGES), str(rank), "m0", str(path)])
+            bed.command(f"m{rank}", [sys.executable, str(script), str(rank), "m0", *words])
         )
         for rank in range(NUM_MACHINES)
     ]
     codes = [trainer.wait(600) for trainer in trainers]
     if any(codes):
-        raise RuntimeError("a trainer of the random exchanges failed")
+        raise RuntimeError(f"trainers of {script.name} ended with {codes}")
+
+
+def _measure_exchanges(bed: Testbed, path: Path) -> dict[str, Any]:
+    """Times of random exchanges over the lower bound: the busiest card at the rate of iperf3."""
+    rate = _iperf_bytes_per_s(bed)
+    _in_machines(bed, EXCHANGES, str(path))
     exchanges = json.loads(path.read_text())
     over: dict[str, list[float]] = {
         how: [median(each["seconds"][how]) * rate / each["busiest_bytes"] for each in exchanges]
@@ -128,40 +134,29 @@ def _measure_exchanges(bed: Testbed, path: Path) -> dict[str, Any]:
 
 
 def measure_parallelism(scratch: Path) -> dict[str, Any]:
-    """Seconds per epoch by rows in bins, by features, and as planned, of parts with many rows."""
+    """Seconds per epoch by rows in bins and by features, in turns, of parts with many rows."""
     name = f"full-graph-{os.getpid()}"
     bed = Testbed.up(machines(UNCUT_MBIT), name, shaped=True, cores=CORES)
     try:
         # Each part has an edge from almost every node of the others, as if no cut were good.
         graph = partition(UNCUT, scratch / "uncut", NUM_MACHINES, method="hash").folder
-        path, ways = scratch / "uncut.json", ("bins", "features", "planned")
-        made = plan(machines(UNCUT_MBIT), _job("auto"), graph=graph)
-        save_plan(made, path)
-        runs: dict[str, list[dict[str, Any]]] = {how: [] for how in ways}
-        for repetition in range(REPETITIONS):
-            for how in ways:
-                found = _run(bed, graph, path, scratch / f"uncut-{how}-{repetition}", how)
-                runs[how].append(found)
-                log(f"parallelism, {how}: {json.dumps(found)}")
+        path = scratch / "uncut.json"
+        _in_machines(bed, UNCUT_TRAINER, str(graph), str(path))
     finally:
         take_down(name)
-    epochs = {how: median(each["epoch_s"] for each in found) for how, found in runs.items()}
+    found = json.loads(path.read_text())
+    planned = {way: plan(machines(UNCUT_MBIT), _job(way), graph=graph) for way in ("auto", *found)}
+    # The first epochs exchange constant rows, too.
+    for way, each in found.items():
+        each["epoch_s"] = median(each["seconds"][NUM_WARM:])
+        each["planned_bytes"] = planned[way].network_bytes
+        each["planned_network_s"] = planned[way].time_s
     return {
         "graph": UNCUT,
         "rate_mbit": UNCUT_MBIT,
-        "planned": sorted({swap.slices for swap in made.job.swaps}),
-        "epoch_s": epochs,
-        "times_faster": epochs["bins"] / epochs["features"],
-        "prediction": {
-            how: _prediction(
-                made.model_copy(update={"job": _job("rows" if how == "bins" else "features")}),
-                scratch / f"uncut-{how}-0",
-                runs[how],
-            )
-            for how in ways
-        },
-        "runs": runs,
-        "losses": {how: sorted({run["loss"] for run in found}) for how, found in runs.items()},
+        "ways": found,
+        "times_faster": found["rows"]["epoch_s"] / found["features"]["epoch_s"],
+        "planned": "features" if planned["auto"].job.swaps[0].slices else "rows",
     }
 
 

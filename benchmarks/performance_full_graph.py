@@ -24,6 +24,21 @@ def full_graph(result: Result) -> Table:
             ("sent, over the mean", "cover/sent_balance", ""),
         ),
         *by_name(
+            result, "features/graphs", "rows of the busiest of 16 parts, for a sum",
+            ("halo", "16/halo", ""),
+            ("with partial sums", "16/cover", ""),
+            ("divided by features", "16/columns", ""),
+            ("... at 4 parts, with partial sums", "4/cover", ""),
+            ("... at 4 parts, divided by features", "4/columns", ""),
+        ),
+        *figures(
+            result,
+            ("largest error of gradients, divided by features", "features/largest", ""),
+            ("bytes per epoch equal those computed", "features/is_exact", ""),
+            ("an epoch of random parts, rows", "parallelism/ways/rows/epoch_s", "s"),
+            ("... divided by features", "parallelism/ways/features/epoch_s", "s"),
+        ),
+        *by_name(
             result, "balance/graphs", "rows of the fullest of 16 parts",
             ("ranges of ids", "chunks/received", ""),
             ("METIS", "metis/received", ""),

@@ -49,12 +49,14 @@ class ColumnSum:
         self._rank = dist.get_rank(exchange.group)
         self._sources, self._destinations = node_counts(exchange, num_destinations)
         source, destination = edges.cpu()
-        values = torch.ones(len(source), dtype=like.dtype)
+        # Gloo has no 16-bit types everywhere.
+        exact = torch.promote_types(like.dtype, torch.float32)
+        values = torch.ones(len(source), dtype=exact)
         if weights is not None:
-            values = weights.detach().cpu().to(like.dtype)
+            values = weights.detach().cpu().to(exact)
         if is_mean:
             degrees = torch.bincount(destination, minlength=num_destinations)
-            values = values / degrees.clamp(min=1).to(like.dtype)[destination]
+            values = values / degrees.clamp(min=1).to(exact)[destination]
         firsts = np.cumsum([0, *self._sources])
         numbers = np.concatenate(
             [firsts[self._rank] + np.arange(exchange.num_own),
