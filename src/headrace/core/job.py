@@ -167,6 +167,12 @@ class Job(Spec):
             raise SpecError(
                 "a sampled job has no swaps of rows", "write `kind: full-graph`", at=("swaps",)
             )
+        if self.parallelism is not Parallelism.AUTO and self.kind is JobKind.SAMPLED:
+            raise SpecError(
+                "layers of a sampled job send no rows that could be divided",
+                "write `kind: full-graph`",
+                at=("parallelism",),
+            )
         return self
 
     @property

@@ -10,6 +10,7 @@ import pytest
 import headrace
 from headrace.api.full_graph_plan import compare_epochs
 from headrace.api.plan import diff_plans, plan_summary
+from headrace.cli.output.plan_tables import _decision
 from headrace.core.errors import SpecError
 from headrace.core.job import Job
 from headrace.core.plan import Plan
@@ -53,6 +54,8 @@ def test_random_edges_are_divided_by_features(tmp_path: Path) -> None:
         headrace.plan(cluster_of(1.0, 1.0, 1.0), job, graph=tmp_path / "graph") for job in jobs
     )
     assert plan_summary(plan)["epoch"]["bytes_of_divided_rows"] == [24.0, 36.0]
+    assert _decision(plan)["parallelism"] == "features of rows of 24 B, 36 B"
+    assert _decision(rows)["parallelism"] == "rows"
     # Each column of a row goes to its trainer and back, in both directions.
     assert plan.network_bytes == 2 * 2 * 60 * 4 * (9 + 6) * 2 / 3
     assert rows.network_bytes > plan.network_bytes

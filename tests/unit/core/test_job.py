@@ -81,6 +81,11 @@ def test_full_graph_jobs_need_no_batch_size() -> None:
         Job.model_validate(fields)
 
 
+def test_sampled_jobs_divide_no_layers() -> None:
+    with pytest.raises(ValidationError, match="write `kind: full-graph`"):
+        Job.model_validate({"trainers": 2, "batch_size": 8, "parallelism": "features"})
+
+
 def test_sampled_jobs_have_no_swaps() -> None:
     with pytest.raises(ValidationError, match="write `kind: full-graph`"):
         job_of(swaps=[8])
@@ -88,5 +93,5 @@ def test_sampled_jobs_have_no_swaps() -> None:
 
 def test_sampled_jobs_are_written_as_before() -> None:
     written = job_of().model_dump(mode="json")
-    assert not {"kind", "swaps"} & set(written)
+    assert not {"kind", "swaps", "parallelism"} & set(written)
     assert job_of(kind="sampled").fingerprint() == job_of().fingerprint()

@@ -154,6 +154,16 @@ def test_swaps_divide_a_step_into_layers(known: Problem) -> None:
     ]
 
 
+def test_records_say_what_is_cut_in_slices(known: Problem) -> None:
+    plan = make_plan(known)
+    every = [records(trainer) for trainer in range(3)]
+    for own in every:
+        (swap,) = (each for each in own if each[0] == "swap")
+        swap += ["", "columns"]
+    (found,) = merged(plan, every).swaps
+    assert found == RowSwap(row_bytes=400, slices="columns")
+
+
 def test_epochs_whose_swaps_differ_stay_whole(known: Problem) -> None:
     plan = make_plan(known)
     trace = merged(plan, [records(0), records(1), records(2, num_swaps=2)])
