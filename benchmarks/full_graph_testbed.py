@@ -136,7 +136,7 @@ def _measure_exchanges(bed: Testbed, path: Path) -> dict[str, Any]:
 def measure_parallelism(scratch: Path) -> dict[str, Any]:
     """Seconds per epoch by rows in bins and by features, in turns, of parts with many rows."""
     name = f"full-graph-{os.getpid()}"
-    bed = Testbed.up(machines(UNCUT_MBIT), name, shaped=True, cores=CORES)
+    bed = Testbed.up(machines(UNCUT_MBIT), name, with_ray=False, shaped=True, cores=CORES)
     try:
         # Each part has an edge from almost every node of the others, as if no cut were good.
         graph = partition(UNCUT, scratch / "uncut", NUM_MACHINES, method="hash").folder
