@@ -36,7 +36,7 @@ def main(rank: int, host: str, folder: Path, to: Path) -> None:
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=NUM_TRAINERS)
     group, graph = dist.group.WORLD, open_graph(folder)
     found: dict[str, Any] = {way: {"seconds": [], "payload_bytes": []} for way in WAYS}
-    made: dict[str, Any] = {}
+    made: dict[Parallelism, Any] = {}
     for way in WAYS:
         torch.manual_seed(0)
         data = FullGraph(graph, group, parallelism=way)
