@@ -32,6 +32,7 @@ from benchmarks.full_graph_trainers import (
 )
 from benchmarks.memory_packing import resident
 from benchmarks.traffic import EDGE
+from headrace.api.estimate import estimate
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.training.full_graph.full_graph import FullGraph
 from headrace.training.full_graph.part import halo_sizes
@@ -205,9 +206,21 @@ def measure_memory(scratch: Path) -> dict[str, Any] | None:
         "loss_error": abs(binned["loss"] - whole["loss"]) / whole["loss"],
         "epoch_s": whole["epoch_s"],
         "binned_epoch_s": binned["epoch_s"],
+        **_estimated(graph, "", 1, whole["peak_bytes"]),
+        **_estimated(graph, "binned_", 32, binned["peak_bytes"]),
     }
     log(f"memory: {json.dumps(found)}")
     return found
+
+
+def _estimated(graph: PartitionedGraph, name: str, bins: int, peak: int) -> dict[str, float]:
+    """Peak that `headrace estimate` finds, also over the measured one."""
+    (trainer,) = estimate(MEMORY_SCRIPT, graph.folder, [str(graph.folder), str(bins), "3"]).tasks
+    num_bytes = trainer.anonymous_bytes
+    return {
+        f"{name}estimated_bytes": num_bytes,
+        f"{name}estimated_over_measured": num_bytes / peak,
+    }
 
 
 def _trained(graph: PartitionedGraph, name: str, bins: int, limit: int | None) -> dict[str, Any]:
@@ -219,7 +232,9 @@ def _trained(graph: PartitionedGraph, name: str, bins: int, limit: int | None) -
             (group / "memory.limit_in_bytes").write_text(str(limit))
         enter = f'echo $$ > {group}/cgroup.procs && exec "$@"'
         epochs = 0 if name == "base" else 3
-        command = [sys.executable, str(MEMORY_SCRIPT), str(graph.folder), str(bins), str(epochs)]
+        # As a trainer of a run, with its allocator.
+        trainer = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid()), "here"]
+        command = [*trainer, str(MEMORY_SCRIPT), str(graph.folder), str(bins), str(epochs)]
         done = subprocess.Popen(
             ["sh", "-c", enter, "sh", *command],
             stdout=subprocess.PIPE,

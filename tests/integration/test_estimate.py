@@ -23,6 +23,8 @@ from headrace.core.job import Role
 from headrace.core.units import format_bytes
 from headrace.runtime.controller.script_step import trace_script
 
+_EDGES = (("node", "to", "node"),)
+
 SCRIPT = """
 import torch, headrace
 from torch_geometric.nn import GraphSAGE, TopKPooling
@@ -149,6 +151,37 @@ def test_plans_demand_the_memory_of_a_script(
     stated = job.model_copy(update={"demands": {Role.TRAINER: {"memory": 1e6}}})
     plan = headrace.plan(cluster(trainer + 5e7), stated, graph=graph, script=script)
     assert plan.job.demand(Role.TRAINER) == {"memory": 1e6}
+
+
+FULL_GRAPH_SCRIPT = """
+import torch
+from torch_geometric.nn import GAT
+
+def train_func(ctx):
+    data = ctx.full_graph()
+    model = GAT(16, 32, 2, 16, heads=4)
+    optimizer = torch.optim.Adam(model.parameters())
+    model, optimizer = ctx.prepare(model, optimizer, full_graph=data)
+    for _ in ctx.epochs(1):
+        for batch in data:
+            optimizer.zero_grad()
+            out = model(batch.x, batch.edge_index)
+            torch.nn.functional.cross_entropy(out, batch.y).backward()
+            optimizer.step()
+"""
+
+
+def test_a_trainer_of_the_full_graph_has_the_largest_part(graph: Path, script: Path) -> None:
+    script.write_text(FULL_GRAPH_SCRIPT)
+    found = estimate(script, graph)
+    parts = [headrace.open_graph(graph).part(number) for number in range(2)]
+    assert found.is_full_graph
+    assert found.shape in [(part.num_nodes("node"), part.num_edges(*_EDGES)) for part in parts]
+    trainer = found.of(Role.TRAINER)
+    assert "batches in flight" not in trainer.made_of
+    # A message per edge, of 4 x 8 values, in both layers.
+    assert trainer.made_of["activations"] > 2 * 32 * 4 * found.shape[1]
+    assert trainer.made_of["gradient exchange"] == 2 * trainer.made_of["parameters"]
 
 
 def test_a_step_runs_if_its_shapes_depend_on_values(graph: Path, script: Path) -> None:

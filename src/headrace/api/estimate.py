@@ -16,7 +16,7 @@ import numpy as np
 from headrace.api.graph import open_graph
 from headrace.core.cluster import Cluster
 from headrace.core.errors import InfeasibleError, SpecError
-from headrace.core.job import Job
+from headrace.core.job import Job, JobKind
 from headrace.core.memory import MEMORY, MemoryEstimate, TaskMemory
 from headrace.core.plan import Fingerprints, Plan
 from headrace.core.profile import Problem, Profile
@@ -31,17 +31,20 @@ from headrace.costs.memory import (
 )
 from headrace.costs.memory_remedies import MemoryProblem, remedies, scaled
 from headrace.costs.step_time import with_estimated_steps
+from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.planner.methods.bin_packing import can_fit
 from headrace.planner.methods.infeasibility import check_stores_fit, explain
 from headrace.prefork.client import ForkLease
 from headrace.profiling.step_estimate.script import ScriptStep
 from headrace.runtime.controller.local_plan import LOCAL_WINDOW
-from headrace.runtime.controller.script_step import trace_script
+from headrace.runtime.controller.script_step import AssumedPart, trace_script
 
 __all__ = ["REQUEST_FORMATS", "MemoryEstimate", "check_fits", "estimate", "resource_requests"]
 
 REQUEST_FORMATS = ("ray", "kubernetes", "slurm")
 """Schedulers whose resource requests `resource_requests` writes."""
+
+_TRAINS = {True: "trains on the full graph", False: "samples"}
 
 
 def estimate(
@@ -55,19 +58,22 @@ def estimate(
     """Estimate the peak memory of every task without training.
 
     The script runs until its training loop asks for batches. 20 batches are sampled, and one step
-    is traced with tensors without data, at the upper shape of these batches. If shapes of the model
-    depend on values, one step runs for real.
+    is traced with tensors without data, at the upper shape of these batches. A script that trains
+    on the full graph gets the largest part of a trainer instead. If shapes of the model depend on
+    values, one step runs for real.
 
     Args:
         script: The training script.
         graph: The partitioned graph.
         arguments: Arguments of the script.
-        plan: Plan of the run: tasks by machine, and the batch size of its trainers.
+        plan: Plan of the run: tasks by machine, and the batch size of its trainers. Without one, a
+            trainer of the full graph has one partition.
         batch_size: Seeds of a trainer's batch; by default the plan's or the script's.
         on_step: Called with the name of each step before it starts.
 
     Raises:
-        SpecError: The script fails, or does not take batches of a headrace loader.
+        SpecError: The script fails, or does not take batches of a headrace loader; or the plan
+            samples, and the script does not, or the reverse.
 
     Example:
         >>> import headrace
@@ -77,11 +83,18 @@ def estimate(
     """
     opened = open_graph(graph)
     job = Job(trainers=1, batch_size=1, window=LOCAL_WINDOW) if plan is None else plan.job
-    if batch_size is None and plan is not None:
+    trainers = None
+    if plan is not None and job.kind is JobKind.FULL_GRAPH:
+        trainers = trainers_of_parts(plan)
+    elif plan is not None and batch_size is None:
         batch_size = _most_seeds(plan)
-    step = trace_step(script, Path(opened.folder), arguments, batch_size, on_step)
+    step = trace_step(
+        script, Path(opened.folder), arguments, batch_size, on_step, trainers=trainers
+    )
     if plan is None:
-        trainer = trainer_memory(_sizes(step), job, step.is_real, shares_batches=True)
+        whole = {"is_full_graph": step.is_full_graph}
+        job = job.model_copy(update={"trainers": opened.num_parts if step.is_full_graph else 1})
+        trainer = trainer_memory(_sizes(step), job, step.is_real, shares_batches=True, **whole)
         return _estimate_of(step, [trainer])
     parts = [float(opened.part(number).num_bytes) for number in range(opened.num_parts)]
     return estimate_of_plan(plan, step, parts)
@@ -95,6 +108,7 @@ def trace_step(
     on_step: Callable[[str], None] = lambda name: None,
     config: Mapping[str, Any] | None = None,
     lease: ForkLease | None = None,
+    trainers: Sequence[int] | None = None,
 ) -> ScriptStep:
     """Trace the training step of a script; run one if it cannot be traced.
 
@@ -106,12 +120,15 @@ def trace_step(
         on_step: Called with the name of each step before it starts.
         config: `ctx.config` of the script.
         lease: Fork server that starts the script; none to start a new process.
+        trainers: Trainer of each graph partition, for a script that trains on the full graph; by
+            default each has one.
 
     Raises:
         SpecError: The script fails, or does not take batches of a headrace loader.
     """
     inputs = (Path(script), graph, arguments, batch_size)
-    trace = partial(trace_script, *inputs, config=config, lease=lease)
+    part = _largest_part(open_graph(graph), trainers)
+    trace = partial(trace_script, *inputs, config=config, lease=lease, part=part)
     on_step("tracing a step")
     step = trace(is_real=False)
     if step is None:
@@ -119,6 +136,23 @@ def trace_step(
         step = trace(is_real=True)
     assert step is not None
     return step
+
+
+def _largest_part(graph: PartitionedGraph, trainers: Sequence[int] | None) -> AssumedPart:
+    """Part of the trainer with the most nodes and edges."""
+    of_parts = tuple(range(graph.num_parts) if trainers is None else trainers)
+    sizes = [0] * (max(of_parts) + 1)
+    for number, trainer in enumerate(of_parts):
+        part = graph.part(number)
+        sizes[trainer] += sum(map(part.num_nodes, graph.node_types))
+        sizes[trainer] += sum(map(part.num_edges, graph.edge_types))
+    return AssumedPart(of_parts, sizes.index(max(sizes)))
+
+
+def trainers_of_parts(plan: Plan) -> tuple[int, ...]:
+    """Trainer of each graph partition: the one on the partition's machine."""
+    of_machines = {machine: number for number, machine in enumerate(plan.placed.trainers)}
+    return tuple(of_machines[machine] for machine in plan.part_machines)
 
 
 def estimate_of_plan(
@@ -132,10 +166,17 @@ def estimate_of_plan(
         part_bytes: Bytes of each graph partition.
         batch_ratio: Size of the plan's largest batch, relative to that of the step.
     """
+    is_full_graph = plan.job.kind is JobKind.FULL_GRAPH
+    if step.is_full_graph != is_full_graph:
+        raise SpecError(
+            f"the script {_TRAINS[step.is_full_graph]}, the plan's job {_TRAINS[is_full_graph]}",
+            "plan a job of the script's kind (`kind: full-graph` in the job file, or none)",
+        )
     traffic = plan.profile.traffic
     on_machine = [0.0] * plan.cluster.num_machines
     for machine, num_bytes in zip(plan.part_machines, part_bytes, strict=True):
-        on_machine[machine] += num_bytes
+        # Trainers of the full graph read files once.
+        on_machine[machine] += 0.0 if is_full_graph else num_bytes
     tasks = task_memory(plan.job, step, on_machine, 0.0 if traffic is None else traffic.cache_bytes)
     tasks = scaled(tasks, batch_ratio)
     machines = memory_by_machine(tasks, plan.cluster, plan.placed, on_machine)
@@ -148,7 +189,7 @@ def task_memory(
     """Memory of each role of a job."""
     measured = job.model_copy(update={"model_bytes": float(step.parameter_bytes)})
     return [
-        trainer_memory(_sizes(step), job, step.is_real),
+        trainer_memory(_sizes(step), job, step.is_real, is_full_graph=step.is_full_graph),
         *other_memory(measured, step.batch_bytes, part_bytes, cache_bytes),
     ]
 
@@ -166,7 +207,11 @@ def _sizes(step: ScriptStep) -> dict[str, float]:
 
 def _estimate_of(step: ScriptStep, tasks: Sequence[TaskMemory]) -> MemoryEstimate:
     return MemoryEstimate(
-        tasks=tuple(tasks), batch_size=step.batch_size, shape=step.shape, is_real=step.is_real
+        tasks=tuple(tasks),
+        batch_size=step.batch_size,
+        shape=step.shape,
+        is_real=step.is_real,
+        is_full_graph=step.is_full_graph,
     )
 
 

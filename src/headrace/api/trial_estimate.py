@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.api.estimate import task_memory, trace_step
 from headrace.api.graph import open_graph
-from headrace.core.job import Job
+from headrace.core.job import Job, JobKind
 from headrace.core.step_counts import StepCounts
 from headrace.costs.step_time import TYPICAL
 from headrace.prefork.client import ForkLease
@@ -40,9 +40,15 @@ def estimate_trial(
     Raises:
         SpecError: The script fails, or does not take batches of a headrace loader.
     """
-    folder = Path(open_graph(graph).folder)
-    step = trace_step(script, folder, arguments, None, config=config, lease=lease)
-    job = Job(trainers=1, batch_size=1, window=LOCAL_WINDOW)
+    opened = open_graph(graph)
+    inputs = script, Path(opened.folder), arguments, None
+    step = trace_step(*inputs, config=config, lease=lease, trainers=(0,) * opened.num_parts)
+    job = Job(
+        kind=JobKind.FULL_GRAPH if step.is_full_graph else JobKind.SAMPLED,
+        trainers=1,
+        batch_size=1,
+        window=LOCAL_WINDOW,
+    )
     tasks = task_memory(job, step, [0.0], 0.0)
     num_bytes = DRIVER_BYTES + sum(task.total_bytes for task in tasks)
     if step.counts is None:

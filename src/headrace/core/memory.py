@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from headrace.core.job import Job, Role
 from headrace.core.values import Value
@@ -71,6 +71,7 @@ class MemoryEstimate(Value):
         batch_size: Seeds of a trainer's batch.
         shape: Nodes and edges of the largest batch to expect.
         is_real: Whether a step was run because its shapes depend on values.
+        is_full_graph: Whether the batch is the largest part of the full graph, without seeds.
         demands: Demands of the plan's job that are estimates, in bytes by role; empty without a
             plan, and if the cluster file has no memory.
     """
@@ -81,7 +82,13 @@ class MemoryEstimate(Value):
     batch_size: int
     shape: tuple[int, int]
     is_real: bool = False
+    is_full_graph: bool = False
     demands: Mapping[Role, float] = Field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _omit_unset_fields(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Plans of earlier versions do not have it.
+        return {k: v for k, v in write(self).items() if (k, v) != ("is_full_graph", False)}
 
     def of(self, role: Role) -> TaskMemory:
         """Memory of a role."""

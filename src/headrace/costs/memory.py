@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from headrace.core.cluster import Cluster
 from headrace.core.errors import InfeasibleError
-from headrace.core.job import Job, Role
+from headrace.core.job import Job, JobKind, Role
 from headrace.core.memory import MEMORY, MachineMemory, TaskMemory
 from headrace.core.placement import Placement
 from headrace.core.units import format_bytes
@@ -40,7 +40,11 @@ def queued_bytes(job: Job, sub_batch_bytes: float) -> float:
 
 
 def trainer_memory(
-    step: Mapping[str, float], job: Job, is_real: bool, shares_batches: bool = False
+    step: Mapping[str, float],
+    job: Job,
+    is_real: bool,
+    shares_batches: bool = False,
+    is_full_graph: bool = False,
 ) -> TaskMemory:
     """Memory of a trainer.
 
@@ -51,6 +55,7 @@ def trainer_memory(
         is_real: Whether the step was run.
         shares_batches: Whether its batches stay in the shared memory of a sampler, which is counted
             here; else each is a copy, and the sampler's memory has its queue.
+        is_full_graph: Whether its batch is its part of the full graph, so that none is in flight.
     """
     parts = {
         name: step[name]
@@ -66,8 +71,9 @@ def trainer_memory(
         "process": step["base"],
         **parts,
         "allocator": max(0.0, step["resident"] - sum(parts.values())),
-        "batches in flight": in_flight,
     }
+    if not is_full_graph:
+        made_of["batches in flight"] = in_flight
     if job.trainers > 1 or job.num_servers:
         made_of["gradient exchange"] = _EXCHANGE_COPIES * step["parameters"]
     return TaskMemory(
@@ -82,6 +88,9 @@ def other_memory(
 ) -> list[TaskMemory]:
     """Memory of stores, samplers and parameter servers.
 
+    Trainers of a full-graph job read their parts from files: stores have no work, and the processes
+    of samplers do not start.
+
     Args:
         job: The job.
         batch_bytes: Bytes of a trainer's batch.
@@ -89,7 +98,10 @@ def other_memory(
         cache_bytes: Memory of each sampler for rows of other machines.
     """
     sub_batch = batch_bytes / job.samplers_per_trainer
-    found = [
+    if job.kind is JobKind.FULL_GRAPH:
+        process = {"process": PROCESS_BYTES[Role.STORE]}
+        return [TaskMemory(role=Role.STORE, made_of=process), *_server_memory(job)]
+    return [
         TaskMemory(
             role=Role.STORE,
             made_of={
@@ -109,19 +121,16 @@ def other_memory(
             },
             note="queued batches are shared with the trainer",
         ),
+        *_server_memory(job),
     ]
-    if job.num_servers:
-        shard = job.model_bytes / job.num_servers
-        found.append(
-            TaskMemory(
-                role=Role.SERVER,
-                made_of={
-                    "process": PROCESS_BYTES[Role.SERVER],
-                    "shards": _SERVER_COPIES * shard,
-                },
-            )
-        )
-    return found
+
+
+def _server_memory(job: Job) -> list[TaskMemory]:
+    if not job.num_servers:
+        return []
+    shard = job.model_bytes / job.num_servers
+    made_of = {"process": PROCESS_BYTES[Role.SERVER], "shards": _SERVER_COPIES * shard}
+    return [TaskMemory(role=Role.SERVER, made_of=made_of)]
 
 
 def with_demands(job: Job, tasks: Sequence[TaskMemory], part_bytes: Sequence[float]) -> Job:
@@ -178,12 +187,13 @@ def memory_by_machine(
             Role.TRAINER: placed.trainers.count(number),
             Role.SERVER: placed.servers.count(number),
         }
-        needed = sum(of[role] * num for role, num in counts.items() if num)
+        counts = {role: num for role, num in counts.items() if num and role in of}
+        needed = sum(of[role] * num for role, num in counts.items())
         needed += part_bytes[number] - max(part_bytes)
         machines.append(
             MachineMemory(
                 machine=host.name,
-                tasks={role: num for role, num in counts.items() if num},
+                tasks=counts,
                 needed_bytes=needed,
                 memory_bytes=host.resources.get(MEMORY),
             )

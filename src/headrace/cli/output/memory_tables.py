@@ -21,9 +21,10 @@ def show_memory(found: MemoryEstimate) -> None:
         table.add_row(task.role.value, format_bytes(task.total_bytes), ", ".join(parts) + about)
     console.print(table)
     nodes, edges = found.shape
-    console.print(
-        f"A batch of {found.batch_size} seeds has at most {nodes:,} nodes, {edges:,} edges."
-    )
+    batch = f"A batch of {found.batch_size} seeds has at most"
+    if found.is_full_graph:
+        batch = "The largest part of a trainer has"
+    console.print(f"{batch} {nodes:,} nodes, {edges:,} edges.")
     if not found.machines:
         return
     table = Table(box=None, pad_edge=False)

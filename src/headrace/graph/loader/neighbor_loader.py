@@ -92,11 +92,12 @@ class _KeyedLoader(NumberedLoader):
                 "use num_workers=0, or create the iterator before any other request to the stores",
             )
         begin: Callable[[], Iterator[Any]] = super()._get_iterator
-        return begin() if _WRAPPER is None else _WRAPPER(begin)
+        return wrapped(begin)
 
 
-Wrapper = Callable[[Callable[[], Iterator[Any]]], Iterator[Any]]
-"""Called with a function that begins an epoch; returns the batches of a loop."""
+Wrapper = Callable[[Callable[[], Iterator[Any]], bool], Iterator[Any]]
+"""Called with a function that begins an epoch, and whether its batches are all the same; returns
+the batches of a loop."""
 
 _WRAPPER: Wrapper | None = None
 _BATCH_SIZE: int | None = None
@@ -111,6 +112,16 @@ def wrap_batches(wrapper: Wrapper | None, batch_size: int | None = None) -> None
     """
     global _WRAPPER, _BATCH_SIZE
     _WRAPPER, _BATCH_SIZE = wrapper, batch_size
+
+
+def wrapped(begin: Callable[[], Iterator[Any]], is_constant: bool = False) -> Iterator[Any]:
+    """Batches of a loop: those of the function that `wrap_batches` has set, if any.
+
+    Args:
+        begin: Begins an epoch.
+        is_constant: Whether each epoch has the same batch, which must not be copied.
+    """
+    return begin() if _WRAPPER is None else _WRAPPER(begin, is_constant)
 
 
 def are_batches_wrapped() -> bool:

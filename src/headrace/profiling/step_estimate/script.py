@@ -15,8 +15,14 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from headrace.core.values import Value
 from headrace.graph.loader import neighbor_loader
 from headrace.linux.atomic_write import atomic_write
+from headrace.linux.malloc import return_freed_memory
 from headrace.linux.memory import memory_bytes
-from headrace.profiling.step_estimate.batch_shape import NUM_BATCHES, seeds_of, upper_batch
+from headrace.profiling.step_estimate.batch_shape import (
+    NUM_BATCHES,
+    seeds_of,
+    shape_of,
+    upper_batch,
+)
 from headrace.profiling.step_estimate.measured_step import memory_profile, peak_of
 from headrace.profiling.step_estimate.replay import resident_bytes
 from headrace.profiling.step_estimate.tracer import StepTracer, tensors_of
@@ -48,9 +54,11 @@ class ScriptStep(Value):
         batch_size: Seeds of a batch.
         shape: Nodes and edges of the upper batch, in total.
         num_batches: Sampled batches from which the upper shape follows.
-        counts: What a step of the median batch does; None if the step was run.
+        counts: What a step of the median batch does; None if the step was run, or if the batch is
+            a part of the full graph.
         parameter_bytes: Bytes of all parameters.
         is_real: Whether the step was run.
+        is_full_graph: Whether the batch is a part of the full graph.
     """
 
     peak_bytes: int
@@ -64,6 +72,7 @@ class ScriptStep(Value):
     counts: tuple[float, ...] | None
     parameter_bytes: int
     is_real: bool
+    is_full_graph: bool = False
 
 
 class ScriptEstimator:
@@ -80,18 +89,27 @@ class ScriptEstimator:
         """Take the batches of all loaders of this process."""
         neighbor_loader.wrap_batches(self._wrap, self._request.batch_size)
 
-    def _wrap(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    def _wrap(self, begin: Callable[[], Iterator[Any]], is_constant: bool) -> Iterator[Any]:
         # An evaluation before the first training loop runs without gradients.
-        return self._steps(begin) if torch.is_grad_enabled() else begin()
+        return self._steps(begin, is_constant) if torch.is_grad_enabled() else begin()
 
-    def _steps(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    def _steps(self, begin: Callable[[], Iterator[Any]], is_constant: bool) -> Iterator[Any]:
+        if is_constant:
+            # What was needed to read the graph is used again by the steps.
+            return_freed_memory()
         base = memory_bytes()
-        epochs = chain.from_iterable(begin() for _ in range(NUM_BATCHES))
-        taken = list(islice(epochs, NUM_BATCHES))
-        batch, shape, sizes = upper_batch(taken)
-        num_batches = len(taken)
-        median = taken[sorted(range(num_batches), key=sizes.__getitem__)[num_batches // 2]]
-        del taken
+        if is_constant:
+            batch = median = next(begin())
+            shape, sizes, num_batches = shape_of(batch), [1.0], 1
+            # It exists already.
+            base = max(0, base - sum(_sizes(batch).values()))
+        else:
+            epochs = chain.from_iterable(begin() for _ in range(NUM_BATCHES))
+            taken = list(islice(epochs, NUM_BATCHES))
+            batch, shape, sizes = upper_batch(taken)
+            num_batches = len(taken)
+            median = taken[sorted(range(num_batches), key=sizes.__getitem__)[num_batches // 2]]
+            del taken
         nodes = sum(num for kind, num in shape.items() if not isinstance(kind, tuple))
         edges = sum(num for kind, num in shape.items() if isinstance(kind, tuple))
         batch_bytes = sum(_sizes(batch).values())
@@ -101,6 +119,7 @@ class ScriptEstimator:
             "shape": (nodes, edges),
             "num_batches": num_batches,
             "is_real": self._request.is_real,
+            "is_full_graph": is_constant,
         }
         if self._request.is_real:
             yield from self._run_steps(batch, base, common)
@@ -115,19 +134,26 @@ class ScriptEstimator:
         with tracer:
             # The first step creates the optimizer's state.
             yield copy.copy(batch)
+            first, counts = tracer.result(), None
             tracer.next_step()
             yield copy.copy(batch)
             traced, allocations = tracer.result(), tracer.allocations()
-            tracer.next_step()
-            yield copy.copy(median)
+            if not common["is_full_graph"]:
+                tracer.next_step()
+                yield copy.copy(median)
+                counts = tuple(tracer.result().counts)
         parameters = traced.made_of["parameters"]
+        resident = resident_bytes(*allocations, sizes)
+        if common["is_full_graph"] and first.peak_bytes > traced.peak_bytes:
+            # It also prepares constants of the graph.
+            traced, resident = first, max(resident, first.peak_bytes)
         self._write(
             ScriptStep(
                 peak_bytes=traced.peak_bytes,
                 made_of=traced.made_of,
-                resident_bytes=resident_bytes(*allocations, sizes),
+                resident_bytes=resident,
                 base_bytes=max(0, base - parameters),
-                counts=tuple(tracer.result().counts),
+                counts=counts,
                 parameter_bytes=parameters,
                 **common,
             )

@@ -48,6 +48,10 @@ _FEW_VALUES = 64
 _CASTING = {"add", "div", "mul", "sub"}
 """Operations of the CPU that copy inputs of another type than their result."""
 
+_SCRATCH = {"_unique2": 2, "sort": 1}
+"""Memory of kernels beside inputs and outputs, over that of the input: measured with 1e6 64-bit
+integers and torch 2.13."""
+
 _IN_PLACE_IN_BACKWARD = {"add", "index_add"}
 """Sums of gradients, which use the memory of a summand that nothing else uses."""
 
@@ -193,6 +197,8 @@ class StepTracer(TorchDispatchMode):
         fresh = [tensor for tensor in outputs if self._memory.add(tensor, reuses=reuses)]
         if name in _CASTING and fresh:
             self._memory.peak_with(_cast_bytes(inputs, fresh[0]))
+        if name in _SCRATCH and fresh:
+            self._memory.peak_with(_SCRATCH[name] * inputs[0].nbytes)
         if func._schema.is_mutable and not fresh:
             fresh = outputs
         self._counts = self._counts.plus(count(name, inputs, fresh))

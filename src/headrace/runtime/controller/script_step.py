@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,20 @@ from headrace.profiling.step_estimate.script import EstimateRequest, ScriptStep
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext
 from headrace.runtime.trainer.__main__ import ESTIMATE_VARIABLE
 from headrace.runtime.workers.task_process import TaskProcess, how_ended
+
+
+@dataclass(frozen=True)
+class AssumedPart:
+    """Part of the full graph that a trainer has.
+
+    Attributes:
+        trainers: Trainer of each graph partition.
+        rank: The trainer.
+    """
+
+    trainers: tuple[int, ...]
+    rank: int
+
 
 _HERE = "this machine"
 _POLL_S = 0.02
@@ -32,6 +47,7 @@ def trace_script(
     is_real: bool,
     config: Mapping[str, Any] | None = None,
     lease: ForkLease | None = None,
+    part: AssumedPart | None = None,
 ) -> ScriptStep | None:
     """Trace the training step of a script; None if it can only be run.
 
@@ -43,6 +59,7 @@ def trace_script(
         is_real: Whether to run a step instead of tracing it.
         config: Settings of the script.
         lease: Fork server that starts the process; none to start a new one.
+        part: Part of the trainer, if the script trains on the full graph; else it has all.
 
     Raises:
         SpecError: The script fails, or does not take batches of a headrace loader.
@@ -59,6 +76,8 @@ def trace_script(
             output=Path(folder),
             allow_nan=True,
             config=dict(config or {}),
+            assumed_trainers=() if part is None else part.trainers,
+            assumed_rank=0 if part is None else part.rank,
         )
         run.write_text(context.model_dump_json(), encoding="utf-8")
         words = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid()), _HERE]
@@ -86,7 +105,7 @@ def trace_script(
         raise SpecError(f"the script failed: {last}", f"run it alone: python {script}")
     raise SpecError(
         "the script took no batch of a headrace loader with gradients enabled",
-        "train with headrace.NeighborLoader, LinkNeighborLoader or ctx.loader",
+        "train with headrace.NeighborLoader, LinkNeighborLoader, ctx.loader or ctx.full_graph",
     )
 
 

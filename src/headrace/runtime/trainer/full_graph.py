@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 
 from headrace.graph.format.partitioned_graph import PartitionedGraph
+from headrace.graph.loader.neighbor_loader import are_batches_wrapped
 from headrace.runtime.protocol.run_context import RunContext
 from headrace.runtime.trainer.loaders import Points
 from headrace.runtime.trainer.sampler_client import retry_budget_of
 from headrace.runtime.trainer.step_trace import steps_of, watched
+from headrace.training.full_graph.assumed import AssumedTrainers
 from headrace.training.full_graph.full_graph import FullGraph
 from headrace.training.full_graph.swap import FullGraphOptions
 
@@ -43,6 +45,8 @@ class RunFullGraph(FullGraph):
     ) -> None:
         stores = () if run is None else run.stores_of(Path(graph.folder))
         connect = None if run is None else run.connect(stores, retry_budget_of(run))
+        if run is not None and any(run.assumed_trainers):
+            group = AssumedTrainers(graph, run.assumed_trainers, run.assumed_rank)
         super().__init__(graph, group, device, connect, weight, **options)
         steps = None if run is None else steps_of(run)
         if steps is not None:
@@ -68,7 +72,7 @@ class RunFullGraph(FullGraph):
 
     def __iter__(self) -> Iterator[Any]:
         run, checkpoints = self._run, self._checkpoints
-        if run is None:
+        if run is None or are_batches_wrapped():
             return super().__iter__()
         points = None
         if checkpoints is not None:

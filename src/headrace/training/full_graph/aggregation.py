@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.nn.aggr import MeanAggregation
 
 from headrace.core.column_slices import columns_are_fewer
+from headrace.training.full_graph.assumed import is_assumed
 from headrace.training.full_graph.column_sums import ColumnSum, node_counts
 from headrace.training.full_graph.exchange import HaloExchange
 from headrace.training.full_graph.linear_sums import LinearSum
@@ -88,7 +89,7 @@ def _is_by_columns(
 ) -> bool:
     """Whether a sum is computed by columns; the same for all trainers, a collective call."""
     policy, width = exchange.policy, rows.shape[1]
-    if exchange.is_idle or not policy.is_exact or not width:
+    if exchange.is_idle or is_assumed(exchange.group) or not policy.is_exact or not width:
         return False
     if policy.parallelism is None:
         return (exchange.edges, width * rows.element_size()) in policy.planned

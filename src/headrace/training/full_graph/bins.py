@@ -31,8 +31,9 @@ class Bins:
         """Divide the destinations into bins with about as many edges each."""
         order = torch.argsort(edges[1], stable=True)
         last = torch.bincount(edges[1], minlength=num_destinations).cumsum(0)
-        steps = torch.arange(1, num_bins, device=last.device) * (edges.shape[1] / num_bins)
-        cuts = torch.searchsorted(last.double(), steps.double())
+        # In whole numbers, whose values a trace knows.
+        steps = torch.arange(1, num_bins, device=last.device) * edges.shape[1]
+        cuts = torch.searchsorted(last * num_bins, steps)
         bounds = sorted({0, num_destinations, *cuts.clamp(max=num_destinations).tolist()})
         starts = [0 if each == 0 else int(last[each - 1]) for each in bounds]
         sizes = [end - start for start, end in pairwise(starts)]

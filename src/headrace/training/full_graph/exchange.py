@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headrace.core.full_graph import Slices
+from headrace.training.full_graph.assumed import is_assumed, num_trainers
 from headrace.training.full_graph.swap import Swap, SwapPolicy
 
 
@@ -26,6 +27,7 @@ class HaloExchange:
         group: Process group of the trainers; None for a single process.
         policy: How rows are sent; as they are if not given.
         edges: Edge type of the rows; empty for all.
+        needed: Rows that each trainer needs, if the group's trainers are only assumed.
 
     Attributes:
         num_own: Rows of this trainer.
@@ -46,6 +48,7 @@ class HaloExchange:
         group: Any = None,
         policy: SwapPolicy | None = None,
         edges: str = "",
+        needed: Sequence[np.ndarray] = (),
     ) -> None:
         self.num_own, self.num_halo = num_own, len(rows)
         self.trainers, self.rows = trainers, np.asarray(rows, np.int64)
@@ -57,17 +60,22 @@ class HaloExchange:
         self.is_idle = True
         if group is None:
             return
-        size, order = dist.get_world_size(group), np.argsort(trainers, kind="stable")
+        order = np.argsort(trainers, kind="stable")
         # Rows arrive by trainer.
         self._places = torch.from_numpy(np.argsort(order))
         self._is_ordered = bool((order[1:] > order[:-1]).all())
-        wanted = torch.from_numpy(np.bincount(trainers, minlength=size))
+        wanted = torch.from_numpy(np.bincount(trainers, minlength=num_trainers(group)))
+        if is_assumed(group):
+            self._rows = torch.from_numpy(np.concatenate(needed))
+            self._swap = self.swap_of(list(map(len, needed)), wanted.tolist())
+            self.is_idle = not len(self._rows) and not self.num_halo
+            return
         counts = torch.empty_like(wanted)
         dist.all_to_all_single(counts, wanted, group=group)
         received, sent = wanted.tolist(), counts.tolist()
         self._rows = torch.empty(sum(sent), dtype=torch.int64)
-        needed = torch.from_numpy(self.rows[order])
-        dist.all_to_all_single(self._rows, needed, sent, received, group=group)
+        asked = torch.from_numpy(self.rows[order])
+        dist.all_to_all_single(self._rows, asked, sent, received, group=group)
         self._swap = self.swap_of(sent, received)
         total = wanted.sum()
         dist.all_reduce(total, group=group)
@@ -82,6 +90,11 @@ class HaloExchange:
     def sent_rows(self) -> Tensor:
         """Rows of this trainer that others need, by receiver."""
         return self._rows if self.group is not None else torch.empty(0, dtype=torch.int64)
+
+    @property
+    def num_sent(self) -> list[int]:
+        """Number of these for each trainer."""
+        return self._swap.sent
 
     def swap_of(
         self,
@@ -175,7 +188,8 @@ class _Sum(torch.autograd.Function):
 
 def _summed(value: Tensor, group: Any) -> Tensor:
     total = torch.empty(value.shape, dtype=value.dtype).copy_(value)
-    dist.all_reduce(total, group=group)
+    if not is_assumed(group):
+        dist.all_reduce(total, group=group)
     return total.to(value.device)
 
 

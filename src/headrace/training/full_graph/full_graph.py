@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -15,12 +15,14 @@ from torch.nn.parameter import UninitializedParameter
 
 from headrace.core.errors import SpecError
 from headrace.graph.format.partitioned_graph import PartitionedGraph
+from headrace.graph.loader.neighbor_loader import wrapped
 from headrace.graph.sampling.store_pool import Connect
 from headrace.graph.schema import EdgeType
+from headrace.training.full_graph.assumed import AssumedTrainers, is_assumed
 from headrace.training.full_graph.exchange import HaloExchange
 from headrace.training.full_graph.layers import Halo, Halos, wrap_layers
 from headrace.training.full_graph.matchings import RoundTransfers
-from headrace.training.full_graph.part import GraphPart, Ownership
+from headrace.training.full_graph.part import GraphPart, Ownership, RowsOfTrainers
 from headrace.training.full_graph.swap import FullGraphOptions, SwapPolicy, SwapWatch
 
 
@@ -35,7 +37,7 @@ class FullGraph:
 
     Args:
         graph: The graph; every partition's files are on some trainer's machine.
-        group: Process group of the trainers; None for a single process.
+        group: Process group of the trainers, or `AssumedTrainers`; None for a single process.
         device: Device of the batch.
         connect: How to connect to stores of features in partitions without files here.
         weight: Items behind the mean that this trainer's loss is; None for its training nodes.
@@ -65,7 +67,8 @@ class FullGraph:
         self._policy = SwapPolicy(
             options.get("rounding"), options.get("is_stale", False), options.get("parallelism")
         )
-        if group is not None and options.get("matchings", False):
+        is_alone = group is None or is_assumed(group)
+        if not is_alone and options.get("matchings", False):
             self._policy.transfers = RoundTransfers(group)
         self.overlaps = True
         num_bins = options.get("bins", 1)
@@ -73,9 +76,12 @@ class FullGraph:
             raise SpecError(f"{num_bins} bins were asked for", "use at least 1")
         self._exchanges: list[HaloExchange] = []
         rank, self._num_trainers = 0, 1
-        if group is not None:
-            rank, self._num_trainers = dist.get_rank(group), dist.get_world_size(group)
-        ownership = Ownership.balanced(graph, self._places(graph))
+        if isinstance(group, AssumedTrainers):
+            rank, self._num_trainers, ownership = group.rank, group.num_trainers, group.ownership
+        else:
+            if group is not None:
+                rank, self._num_trainers = dist.get_rank(group), dist.get_world_size(group)
+            ownership = Ownership.balanced(graph, self._places(graph))
         self.part = part = GraphPart(graph, ownership, rank, connect)
         halos = {edge_type: self._halo(edge_type) for edge_type in graph.edge_types}
         self.halos = Halos(halos, self._join, group, self._policy, num_bins)
@@ -88,6 +94,9 @@ class FullGraph:
         return 1
 
     def __iter__(self) -> Iterator[Any]:
+        return wrapped(self._one_batch, is_constant=True)
+
+    def _one_batch(self) -> Iterator[Any]:
         # The same tensors: constant rows are exchanged once.
         yield copy.copy(self._batch)
 
@@ -136,26 +145,31 @@ class FullGraph:
             model.train(was_training)
 
     def _exchange(
-        self, num_own: int, halo: tuple[np.ndarray, np.ndarray], edges: str = ""
+        self, num_own: int, halo_of: Callable[[GraphPart], RowsOfTrainers], edges: str = ""
     ) -> HaloExchange:
-        self._exchanges.append(HaloExchange(num_own, *halo, self._group, self._policy, edges))
+        needed = self._group.needed(halo_of) if is_assumed(self._group) else ()
+        trainers, rows = halo_of(self.part)
+        exchange = HaloExchange(num_own, trainers, rows, self._group, self._policy, edges, needed)
+        self._exchanges.append(exchange)
         return self._exchanges[-1]
 
     def _halo(self, edge_type: EdgeType) -> Halo:
         part = self.part
         num_own, num_destinations = part.num_nodes(edge_type[0]), part.num_nodes(edge_type[2])
         edges = "/".join(edge_type) if len(self._graph.edge_types) > 1 else ""
-        exchange = self._exchange(num_own, part.halo(edge_type), edges)
+        exchange = self._exchange(num_own, lambda each: each.halo(edge_type), edges)
         return Halo(exchange, num_destinations, part.first_halo_row(edge_type) - num_own)
 
     def _join(self) -> Halo:
         num_own = sum(map(self.part.num_nodes, self._graph.node_types))
-        exchange = self._exchange(num_own, self.part.joined_halo())
+        exchange = self._exchange(num_own, GraphPart.joined_halo)
         return Halo(exchange, num_own, num_edges=self.part.halo_edges())
 
     def _sum(self, value: torch.Tensor) -> float:
         total = value.clone()
-        if self._group is not None:
+        if is_assumed(self._group):
+            total *= self._num_trainers
+        elif self._group is not None:
             dist.all_reduce(total, group=self._group)
         return float(total)
 

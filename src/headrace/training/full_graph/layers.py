@@ -24,6 +24,7 @@ from torch_geometric.utils import is_sparse
 from headrace.core.errors import SpecError
 from headrace.graph.schema import EdgeType
 from headrace.training.full_graph.aggregation import add_up
+from headrace.training.full_graph.assumed import is_assumed
 from headrace.training.full_graph.bins import Bins, in_bins
 from headrace.training.full_graph.exchange import HaloExchange, scale_gradient
 from headrace.training.full_graph.linear_sums import is_linear
@@ -193,6 +194,9 @@ def wrap_layers(
 def _groups_of(model: nn.Module, halos: Halos) -> RowGroups | None:
     """Groups of rows, if all trainers can divide them; a collective call."""
     if halos.group is None or len(halos.by_type) > 1 or halos.policy.parallelism == "features":
+        return None
+    if is_assumed(halos.group):
+        # A trace follows one thread.
         return None
     (halo,) = halos.by_type.values()
     num_own = halo.exchange.num_own

@@ -21,6 +21,13 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
 
 from headrace.graph.kernels.vertex_cover import cover
+from headrace.training.full_graph.assumed import (
+    SizedMatrix,
+    is_assumed,
+    is_traced,
+    multiply,
+    num_trainers,
+)
 from headrace.training.full_graph.exchange import HaloExchange
 from headrace.training.full_graph.swap import JointSwap, Pending, Swap
 
@@ -90,14 +97,16 @@ class SparseMatrix:
 
     def multiply(self, rows: Tensor) -> Tensor:
         """The product with dense rows."""
-        return self._forward @ rows
+        return multiply(self._forward, rows)
 
     def multiply_transposed(self, rows: Tensor) -> Tensor:
         """The product of the transpose."""
-        return self._backward @ rows
+        return multiply(self._backward, rows)
 
 
-def _compressed(rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+def _compressed(
+    rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]
+) -> Tensor | SizedMatrix:
     # Ordered; values of the same place are added up.
     places, entries = torch.unique(rows * shape[1] + columns, return_inverse=True)
     sums = values.new_zeros(len(places)).index_add_(0, entries, values)
@@ -106,6 +115,8 @@ def _compressed(rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int,
     # 32-bit indices are MKL's own: others are converted in every product.
     narrow = torch.int32 if max(len(places), *shape) < 2**31 else torch.int64
     within = places % max(shape[1], 1)
+    if is_traced():
+        return SizedMatrix((starts.to(narrow), within.to(narrow), sums), shape)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         return torch.sparse_csr_tensor(
@@ -258,7 +269,7 @@ class LinearSum:
         exchange = self._exchange
         trainers, rows = exchange.trainers, exchange.rows
         needed, matrix, num = [], [], 0
-        for trainer in range(dist.get_world_size(exchange.group)):
+        for trainer in range(num_trainers(exchange.group)):
             theirs = torch.from_numpy(trainers[halo.numpy()] == trainer)
             request, entries = _divide(
                 rows, halo[theirs], destination[theirs], values[theirs], num, factors
@@ -266,7 +277,7 @@ class LinearSum:
             needed.append(request)
             matrix.append(entries)
             num += len(request.rows) + request.num_sums
-        given = _tell(needed, exchange.group)
+        given = _tell(needed, exchange)
         received = [len(each.rows) + each.num_sums for each in needed]
         sent = [len(each.rows) + each.num_sums for each in given]
         ends, numbers, shares = (torch.cat(each) for each in zip(*matrix, strict=True))
@@ -278,7 +289,10 @@ class LinearSum:
         bounds = torch.tensor(self.ends[:-1], dtype=torch.int64)
         bin_of.scatter_reduce_(0, places, torch.bucketize(columns, bounds, right=True), "amax")
         bin_there = torch.empty(num, dtype=torch.int64)
-        dist.all_to_all_single(bin_there, bin_of, received, sent, group=exchange.group)
+        if is_assumed(exchange.group):
+            bin_there.fill_(0)
+        else:
+            dist.all_to_all_single(bin_there, bin_of, received, sent, group=exchange.group)
         for which, end in enumerate(self.ends):
             here, there = bin_of == which, bin_there == which
             is_sent, is_received = here[places], there[numbers]
@@ -343,7 +357,7 @@ def _divide(
         len(summed),
         rows[sources[left[~by_rows]]],
         at_sum,
-        values.numpy()[~by_rows],
+        np.ones((~by_rows).sum()) if is_traced() else values.numpy()[~by_rows],
     )
     is_row = torch.from_numpy(by_rows)
     sums_end = torch.from_numpy(ends[summed])
@@ -371,8 +385,13 @@ def _counts(mask: Tensor, sizes: list[int]) -> list[int]:
     return [int(each.sum()) for each in mask.split(sizes)]
 
 
-def _tell(needed: list[_Requests], group: Any) -> list[_Requests]:
+def _tell(needed: list[_Requests], exchange: HaloExchange) -> list[_Requests]:
     """Send each trainer what is needed of it; returns what they need of this one."""
+    group, none = exchange.group, np.empty(0, np.int64)
+    if is_assumed(group):
+        # At most: they may need sums instead of some rows.
+        sent = [each.numpy() for each in exchange.sent_rows.split(exchange.num_sent)]
+        return [_Requests(each, 0, none, none, none) for each in sent]
     sizes = [(len(each.rows), each.num_sums, len(each.edge_rows)) for each in needed]
     theirs = torch.empty(len(needed), 3, dtype=torch.int64)
     dist.all_to_all_single(theirs, torch.tensor(sizes), group=group)

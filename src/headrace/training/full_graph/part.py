@@ -19,6 +19,9 @@ from headrace.graph.loader.graph_view import PartitionedGraphView
 from headrace.graph.sampling.store_pool import Connect
 from headrace.graph.schema import SPLITS, EdgeType
 
+RowsOfTrainers = tuple[np.ndarray, np.ndarray]
+"""Trainers, and the row of each at its trainer."""
+
 
 @dataclass(frozen=True)
 class Ownership:
