@@ -88,14 +88,13 @@ def estimate(
         trainers = trainers_of_parts(plan)
     elif plan is not None and batch_size is None:
         batch_size = _most_seeds(plan)
-    step = trace_step(
-        script, Path(opened.folder), arguments, batch_size, on_step, trainers=trainers
-    )
+    inputs = script, Path(opened.folder), arguments, batch_size, on_step
+    step = trace_step(*inputs, trainers=trainers, bins=job.bins)
     if plan is None:
         whole = {"is_full_graph": step.is_full_graph}
         job = job.model_copy(update={"trainers": opened.num_parts if step.is_full_graph else 1})
         trainer = trainer_memory(_sizes(step), job, step.is_real, shares_batches=True, **whole)
-        return _estimate_of(step, [trainer])
+        return estimate_of(step, [trainer])
     parts = [float(opened.part(number).num_bytes) for number in range(opened.num_parts)]
     return estimate_of_plan(plan, step, parts)
 
@@ -109,6 +108,7 @@ def trace_step(
     config: Mapping[str, Any] | None = None,
     lease: ForkLease | None = None,
     trainers: Sequence[int] | None = None,
+    bins: int | None = None,
 ) -> ScriptStep:
     """Trace the training step of a script; run one if it cannot be traced.
 
@@ -122,12 +122,13 @@ def trace_step(
         lease: Fork server that starts the script; none to start a new process.
         trainers: Trainer of each graph partition, for a script that trains on the full graph; by
             default each has one.
+        bins: Bins of its layers' messages, unless it sets them.
 
     Raises:
         SpecError: The script fails, or does not take batches of a headrace loader.
     """
     inputs = (Path(script), graph, arguments, batch_size)
-    part = _largest_part(open_graph(graph), trainers)
+    part = _largest_part(open_graph(graph), trainers, bins or 1)
     trace = partial(trace_script, *inputs, config=config, lease=lease, part=part)
     on_step("tracing a step")
     step = trace(is_real=False)
@@ -138,7 +139,9 @@ def trace_step(
     return step
 
 
-def _largest_part(graph: PartitionedGraph, trainers: Sequence[int] | None) -> AssumedPart:
+def _largest_part(
+    graph: PartitionedGraph, trainers: Sequence[int] | None, bins: int
+) -> AssumedPart:
     """Part of the trainer with the most nodes and edges."""
     of_parts = tuple(range(graph.num_parts) if trainers is None else trainers)
     sizes = [0] * (max(of_parts) + 1)
@@ -146,7 +149,7 @@ def _largest_part(graph: PartitionedGraph, trainers: Sequence[int] | None) -> As
         part = graph.part(number)
         sizes[trainer] += sum(map(part.num_nodes, graph.node_types))
         sizes[trainer] += sum(map(part.num_edges, graph.edge_types))
-    return AssumedPart(of_parts, sizes.index(max(sizes)))
+    return AssumedPart(of_parts, sizes.index(max(sizes)), bins)
 
 
 def trainers_of_parts(plan: Plan) -> tuple[int, ...]:
@@ -180,7 +183,7 @@ def estimate_of_plan(
     tasks = task_memory(plan.job, step, on_machine, 0.0 if traffic is None else traffic.cache_bytes)
     tasks = scaled(tasks, batch_ratio)
     machines = memory_by_machine(tasks, plan.cluster, plan.placed, on_machine)
-    return _estimate_of(step, tasks).model_copy(update={"machines": machines})
+    return estimate_of(step, tasks).model_copy(update={"machines": machines})
 
 
 def task_memory(
@@ -205,7 +208,8 @@ def _sizes(step: ScriptStep) -> dict[str, float]:
     }
 
 
-def _estimate_of(step: ScriptStep, tasks: Sequence[TaskMemory]) -> MemoryEstimate:
+def estimate_of(step: ScriptStep, tasks: Sequence[TaskMemory]) -> MemoryEstimate:
+    """Memory of tasks, without machines."""
     return MemoryEstimate(
         tasks=tuple(tasks),
         batch_size=step.batch_size,

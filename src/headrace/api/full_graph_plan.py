@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.core.job import JobKind
+from headrace.core.errors import SpecError
+from headrace.core.job import Job, JobKind
 from headrace.core.plan import Plan, problem_of
 from headrace.core.profile import Problem, Profile
 from headrace.core.units import format_seconds
 from headrace.costs import swap_volumes
+
+if TYPE_CHECKING:
+    from headrace.api.full_graph_choice import TracedMemory
+    from headrace.graph.format.partitioned_graph import PartitionedGraph
+    from headrace.profiling.step_estimate.script import ScriptStep
 
 
 def full_graph_plan(
@@ -21,6 +28,9 @@ def full_graph_plan(
     graph: str | os.PathLike[str] | None,
     make: Callable[..., Plan],
     on_step: Callable[[str], None],
+    choose: str | None = None,
+    script: str | os.PathLike[str] | None = None,
+    arguments: Sequence[str] = (),
 ) -> Plan:
     """Plan with the rows between the partitions of a graph, or with those of the profile.
 
@@ -30,18 +40,65 @@ def full_graph_plan(
         graph: The partitioned graph, if any.
         make: Makes the plan of a problem.
         on_step: Called with the name of each step before it starts.
+        choose: What to choose; see `full_graph_choice.CHOICES`.
+        script: Script whose memory is estimated, if any.
+        arguments: Arguments of the script.
 
     Raises:
-        SpecError: Neither the graph nor the profile has the rows between trainers.
+        SpecError: Neither the graph nor the profile has the rows between trainers, or a choice
+            needs something else.
+        InfeasibleError: The job does not fit the machines.
     """
-    if graph is not None:
-        # Imports half of the package.
-        from headrace.api.graph import open_graph
-        from headrace.profiling.graph_parts import with_parts
+    from headrace.api.full_graph_choice import FullGraphChooser, parse_choices
 
-        on_step("counting the rows between partitions")
-        profile = with_parts(profile, open_graph(graph))
-    return make(problem if profile is None else problem.with_profile(profile))
+    choices = frozenset() if choose is None else parse_choices(choose)
+    if graph is None:
+        if choices or script is not None:
+            raise SpecError("a choice needs the graph", "pass the partitioned graph (`--graph`)")
+        return make(problem if profile is None else problem.with_profile(profile))
+    if choose != "all" and "bins" in choices and script is None:
+        raise SpecError("the number of bins depends on memory", "pass the script (`--script`)")
+    # Imports half of the package.
+    from headrace.api.graph import open_graph
+    from headrace.profiling.graph_parts import with_parts
+
+    opened = open_graph(graph)
+    trace = None if script is None else _tracing(script, opened, arguments, on_step)
+    on_step("counting the rows between partitions")
+
+    def profile_of(parts: Sequence[int] | None) -> Profile:
+        return with_parts(profile, opened, parts)
+
+    return FullGraphChooser(problem, profile_of, make, choices, trace).plan()
+
+
+def _tracing(
+    script: str | os.PathLike[str],
+    graph: PartitionedGraph,
+    arguments: Sequence[str],
+    on_step: Callable[[str], None],
+) -> Callable[[Job, Sequence[int]], TracedMemory]:
+    """A function that traces a script's step for the largest part of a job's trainers."""
+    from headrace.api.estimate import estimate_of, task_memory, trace_step
+    from headrace.api.full_graph_choice import TracedMemory
+
+    steps: dict[tuple[tuple[int, ...], int], ScriptStep] = {}
+
+    def trace(job: Job, parts: Sequence[int]) -> TracedMemory:
+        key = tuple(parts), job.bins or 1
+        if key not in steps:
+            inputs = script, Path(graph.folder), arguments, None, on_step
+            steps[key] = trace_step(*inputs, trainers=parts, bins=job.bins)
+        step = steps[key]
+        if not step.is_full_graph:
+            raise SpecError(
+                "the script samples, the job is one of the full graph",
+                "omit `kind: full-graph` in the job file, or call `ctx.full_graph()`",
+            )
+        tasks = task_memory(job, step, [0.0], 0.0)
+        return TracedMemory(tasks, estimate_of(step, tasks))
+
+    return trace
 
 
 def epoch_figures(plan: Plan) -> dict[str, Any] | None:

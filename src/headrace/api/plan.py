@@ -51,6 +51,7 @@ def plan(
     script: str | os.PathLike[str] | None = None,
     arguments: Sequence[str] = (),
     more_profiles: Sequence[Profile] = (),
+    choose: str | None = None,
 ) -> Plan:
     """Choose the placement, the flow policy, the seed mix and the batch shares of a job.
 
@@ -83,6 +84,8 @@ def plan(
             estimated from them, unless the profile measured the same step.
         arguments: Arguments of the script.
         more_profiles: With a script, further profiles with `steps`.
+        choose: For a full-graph job with a graph, what to choose by simulation: `trainers`, `sync`
+            (`ring` or `ps`) and `bins` (with a script), separated by commas, or `all`.
 
     Raises:
         SpecError: A name is unknown, or the values are inconsistent.
@@ -148,12 +151,18 @@ def plan(
     )
     problem = Problem(cluster, job, known)
     if job.kind is JobKind.FULL_GRAPH:
-        if script is not None or num_neighbors is not None or traffic != "exact":
+        if more_profiles or num_neighbors is not None or traffic != "exact":
             raise SpecError(
-                "scripts, fan-outs and traffic settings are those of sampled jobs",
+                "fan-outs, traffic settings and several profiles are those of sampled jobs",
                 "omit them, or the job's `kind: full-graph`",
             )
-        return full_graph_plan(problem, profile, graph, make, on_step)
+        inputs = (profile, graph, make, on_step)
+        return full_graph_plan(problem, *inputs, choose, script, arguments)
+    if choose is not None:
+        raise SpecError(
+            f"{choose} can be chosen for full-graph jobs only",
+            "omit it, or write `kind: full-graph` in the job file",
+        )
     if graph is None:
         return make(problem)
     # Sampling imports half of the package.
@@ -249,6 +258,7 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "placement": plan.placement.model_dump(mode="json", exclude={"version"}),
         "parts": None if plan.parts is None else [hosts[m].name for m in plan.parts],
         "epoch": epoch_figures(plan),
+        "candidates": [each.model_dump(mode="json") for each in plan.candidates],
         "shortlist": None if plan.shortlist is None else plan.shortlist.model_dump(mode="json"),
         "fingerprints": plan.fingerprints.model_dump(mode="json"),
     }

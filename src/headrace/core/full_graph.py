@@ -26,6 +26,10 @@ Slices = Literal["", "columns", "rows"]
 """What is cut in slices: see `RowSwap.slices`."""
 
 
+_BINNED_TIME = 1.39
+"""Time of an epoch with bins over that without: GAT on Amazon-Computers with 32 bins."""
+
+
 def _allow_width(schema: dict[str, Any]) -> None:
     whole = dict(schema)
     schema.clear()
@@ -127,6 +131,7 @@ class FullGraphFigures(Spec):
             each.
         delays: Measured seconds that each swap takes beyond its transfer.
         epoch_bytes: Measured bytes of all swaps of an epoch.
+        bins: Bins with which the time was measured; 1 if not given.
     """
 
     nodes: Counts = Field(min_length=1)
@@ -139,10 +144,11 @@ class FullGraphFigures(Spec):
     shares: tuple[Annotated[Number, Field(ge=0)], ...] = ()
     delays: tuple[Seconds, ...] = ()
     epoch_bytes: Bytes | None = None
+    bins: Annotated[Count, Field(ge=1)] | None = None
 
     @model_serializer(mode="wrap")
     def _omit_unset_fields(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return omit_unset(write(self), ("by_type",))
+        return omit_unset(write(self), ("by_type", "bins"))
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -222,6 +228,15 @@ class FullGraphFigures(Spec):
         shares[::2] = 1 / (1 + num_swaps)
         return shares
 
+    def with_bins(self, bins: int) -> FullGraphFigures:
+        """The same if a layer's messages are divided into bins, and computed twice if several."""
+        before, after = (_BINNED_TIME if each > 1 else 1.0 for each in (self.bins or 1, bins))
+        if before == after:
+            return self
+        work = np.array(self.nodes, dtype=np.float64) + np.array(self.edges)
+        nominal = self.work or float(work.mean()) or 1.0
+        return self.model_copy(update={"work": nominal * before / after, "bins": bins})
+
     def delays_s(self, num_swaps: int) -> np.ndarray:
         """Seconds that each swap takes beyond its transfer."""
         return np.array(self.delays) if self.delays else np.zeros(num_swaps)
@@ -253,6 +268,26 @@ class FullGraphFigures(Spec):
         )
 
 
+class FullGraphCandidate(Spec):
+    """A number of trainers, a way to sum gradients, and bins that a plan was compared with.
+
+    Attributes:
+        trainers: Number of trainers.
+        sync: `ring` or `ps`.
+        bins: Bins of a layer's messages.
+        time_s: Time of an epoch; none if it does not fit.
+        trainer_bytes: Estimated memory of a trainer; none without a script.
+        why_not: Why it does not fit; empty if it does.
+    """
+
+    trainers: Annotated[Count, Field(ge=1)]
+    sync: Literal["ring", "ps"]
+    bins: Annotated[Count, Field(ge=1)] = 1
+    time_s: Seconds | None = None
+    trainer_bytes: Bytes | None = None
+    why_not: str = ""
+
+
 def check_full_graph(
     swaps: Sequence[RowSwap], num_trainers: int, figures: FullGraphFigures | None
 ) -> FullGraphFigures:
@@ -268,8 +303,8 @@ def check_full_graph(
         )
     if figures.num_trainers != num_trainers:
         raise SpecError(
-            f"the job has {num_trainers} trainers, the graph {figures.num_trainers} partitions",
-            f"partition the graph with `--parts {num_trainers}`, or use as many trainers",
+            f"the job has {num_trainers} trainers, the profile parts of {figures.num_trainers}",
+            "plan with the partitioned graph (`--graph`), or use as many trainers",
         )
     unknown = sorted({swap.edges for swap in swaps} - figures.by_type.keys() - {""})
     if unknown:

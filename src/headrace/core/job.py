@@ -104,6 +104,8 @@ class Job(Spec):
             follows. Those of a measured profile replace them.
         parallelism: What trainers of a full-graph job divide in layers that add up rows: `rows`,
             `features`, or for each layer what makes the shorter epochs (`auto`).
+        bins: Bins of nodes by which layers of a full-graph job divide their messages, unless the
+            script sets them; 1 if not given.
 
     Example:
         >>> from headrace import Job
@@ -128,6 +130,7 @@ class Job(Spec):
     demands: Mapping[Role, Mapping[str, Amount]] = Field(default_factory=dict)
     swaps: Annotated[tuple[RowSwap, ...], BeforeValidator(with_way_back)] = ()
     parallelism: Parallelism = Parallelism.AUTO
+    bins: Annotated[Count, Field(ge=1)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -145,7 +148,7 @@ class Job(Spec):
             written.pop("kind", None)
         if self.parallelism is Parallelism.AUTO:
             written.pop("parallelism", None)
-        return omit_unset(written, ("swaps",))
+        return omit_unset(written, ("swaps", "bins"))
 
     @model_validator(mode="after")
     def _batch_covers_samplers(self) -> Self:
@@ -163,16 +166,16 @@ class Job(Spec):
                     "remove it, or add it to the trainer's demand",
                     at=("demands", role.value),
                 )
-        if self.swaps and self.kind is JobKind.SAMPLED:
-            raise SpecError(
-                "a sampled job has no swaps of rows", "write `kind: full-graph`", at=("swaps",)
-            )
-        if self.parallelism is not Parallelism.AUTO and self.kind is JobKind.SAMPLED:
-            raise SpecError(
-                "layers of a sampled job send no rows that could be divided",
-                "write `kind: full-graph`",
-                at=("parallelism",),
-            )
+        is_divided = self.parallelism is not Parallelism.AUTO
+        for name, is_set, words in (
+            ("swaps", self.swaps, "swaps of rows"),
+            ("bins", self.bins, "bins of nodes"),
+            ("parallelism", is_divided, "rows of layers to divide"),
+        ):
+            if is_set and self.kind is JobKind.SAMPLED:
+                raise SpecError(
+                    f"a sampled job has no {words}", "write `kind: full-graph`", at=(name,)
+                )
         return self
 
     @property

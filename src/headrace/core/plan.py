@@ -18,6 +18,7 @@ from pydantic import (
 
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
+from headrace.core.full_graph import FullGraphCandidate
 from headrace.core.job import Job, Window
 from headrace.core.memory import MemoryEstimate
 from headrace.core.placement import Placement, PlacementFile
@@ -49,7 +50,7 @@ LOCAL_METHOD = "local"
 _WORTH_NAMING = 0.005
 """Smaller relative savings are within the noise of the search."""
 
-_NEW_FIELDS = ("shares", "memory")
+_NEW_FIELDS = ("shares", "memory", "candidates")
 """Fields that version 1 does not have."""
 
 WrittenWindow = Annotated[
@@ -160,7 +161,7 @@ class Plan(CheckedFile):
     """A placement, flow policy, seed mix and batch shares, with the inputs of the planner.
 
     Attributes:
-        version: 2 if the plan has `shares` or `memory`, else 1.
+        version: 2 if the plan has `shares`, `memory` or `candidates`, else 1.
         method: Name of the placement method.
         policy: Name of the flow policy.
         placement: Machine name of every task.
@@ -185,6 +186,7 @@ class Plan(CheckedFile):
         profile: Times and volumes of the job.
         parts: Machine index of every graph partition; partition m is on machine m if absent.
         memory: Estimated memory of the tasks, by a trace of the training script; none if absent.
+        candidates: What a full-graph plan was chosen from, best first.
     """
 
     version: Literal[1, 2] = 1
@@ -211,6 +213,7 @@ class Plan(CheckedFile):
     profile: Profile
     parts: tuple[Annotated[Count, Field(ge=0)], ...] | None = Field(default=None, min_length=1)
     memory: MemoryEstimate | None = None
+    candidates: tuple[FullGraphCandidate, ...] = ()
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import permutations
+from itertools import combinations, permutations
 from math import perm
 
 import numpy as np
 
 from headrace.core.errors import InfeasibleError, SpecError
+from headrace.core.full_graph import FullGraphFigures
 from headrace.core.job import Role
 from headrace.core.placement import Placement
 from headrace.core.profile import Problem
@@ -20,6 +21,9 @@ METHOD = "full-graph"
 
 _MOST_TO_TRY = 5040
 """Placements up to which all are compared; beyond, parts are moved one by one or in pairs."""
+
+_ABOUT_EQUAL = 0.05
+"""Share of a trainer's mean nodes and edges by which merged parts may differ."""
 
 Parts = tuple[int, ...]
 """Machine of each part."""
@@ -40,7 +44,7 @@ def shortlist(problem: Problem, most: int) -> list[Parts]:
         raise InfeasibleError(
             f"each of {num} trainers of a full-graph job needs a machine of its own, "
             f"{len(able)} of {problem.cluster.num_machines} have room for a trainer",
-            "add machines, or use fewer trainers and partitions",
+            "add machines, or use fewer trainers",
         )
     if not problem.job.swaps:
         raise SpecError(
@@ -84,6 +88,35 @@ def placed(problem: Problem, parts: Parts) -> tuple[Problem, Placement]:
         servers=tuple(trainers[p % len(trainers)] for p in range(job.num_servers)),
     )
     return problem._replace(profile=profile), placement
+
+
+def num_able(problem: Problem) -> int:
+    """Machines with room for a trainer."""
+    return len(_able_machines(problem))
+
+
+def merged(figures: FullGraphFigures, num: int) -> tuple[int, ...]:
+    """Trainer of each part, if several parts are of the same trainer.
+
+    Two groups of parts are merged until `num` are left: those with the fewest nodes and edges, of
+    about equal ones those that need the most rows of each other.
+    """
+    groups = [[part] for part in range(figures.num_trainers)]
+    work = np.array(figures.nodes, dtype=np.float64) + np.array(figures.edges)
+    rows = np.array(figures.halo, dtype=np.float64)
+    rows += rows.T
+    step = _ABOUT_EQUAL * float(work.sum()) / num
+
+    def cost(pair: tuple[int, int]) -> tuple[float, float]:
+        first, second = (groups[each] for each in pair)
+        together = work[first].sum() + work[second].sum()
+        return together // step if step else 0.0, -rows[np.ix_(first, second)].sum()
+
+    while len(groups) > num:
+        first, second = min(combinations(range(len(groups)), 2), key=cost)
+        groups[first] += groups.pop(second)
+    of = {part: number for number, group in enumerate(groups) for part in group}
+    return tuple(of[part] for part in range(figures.num_trainers))
 
 
 def _able_machines(problem: Problem) -> list[int]:

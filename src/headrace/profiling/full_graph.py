@@ -36,7 +36,7 @@ def measured_epochs(trace: Trace, plan: Plan, wanted: np.ndarray) -> Profile:
         )
     epochs = _Epochs(trace, num, wanted)
     work = np.array(figures.nodes, dtype=np.float64) + np.array(figures.edges)
-    figures = figures.model_copy(update={"work": float(work.mean())})
+    figures = figures.model_copy(update={"work": float(work.mean()), "bins": plan.job.bins})
     # By stage, trainer and epoch.
     times_s = epochs.times_s
     total_s = times_s.sum(axis=0)

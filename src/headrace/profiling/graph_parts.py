@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from headrace.graph.format.partitioned_graph import PartitionedGraph
 _NO_TIME = "bytes of the partitions; computing takes no time, as no full-graph run was measured"
 
 
-def with_parts(profile: Profile | None, graph: PartitionedGraph) -> Profile:
+def with_parts(
+    profile: Profile | None, graph: PartitionedGraph, trainers: Sequence[int] | None = None
+) -> Profile:
     """A profile with the parts of a graph and the rows between them.
 
     Times and swaps are those of the profile, if it was measured in a full-graph run; otherwise
@@ -23,13 +26,18 @@ def with_parts(profile: Profile | None, graph: PartitionedGraph) -> Profile:
 
     Args:
         profile: The profile, if any.
-        graph: The graph; each partition is the part of one trainer.
+        graph: The graph.
+        trainers: Trainer of each partition; by default each is the part of one trainer.
     """
-    parts = [graph.part(number) for number in range(graph.num_parts)]
-    rows = {each: cover_sizes(graph, range(len(parts)), each) for each in graph.edge_types}
+    owners = list(range(graph.num_parts) if trainers is None else trainers)
+    rows = {each: cover_sizes(graph, owners, each) for each in graph.edge_types}
+    nodes, edges = ([0] * (max(owners) + 1) for _ in range(2))
+    for part, owner in zip(map(graph.part, range(graph.num_parts)), owners, strict=True):
+        nodes[owner] += sum(map(part.num_nodes, graph.node_types))
+        edges[owner] += sum(map(part.num_edges, graph.edge_types))
     counted: dict[str, Any] = {
-        "nodes": tuple(sum(map(part.num_nodes, graph.node_types)) for part in parts),
-        "edges": tuple(sum(map(part.num_edges, graph.edge_types)) for part in parts),
+        "nodes": tuple(nodes),
+        "edges": tuple(edges),
         "halo": _nested(np.sum([each.halo for each in rows.values()], axis=0)),
         "cover": _nested(np.sum([each.total for each in rows.values()], axis=0)),
     }

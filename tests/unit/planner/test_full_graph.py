@@ -141,6 +141,31 @@ def test_trainers_have_the_numbers_of_their_machines() -> None:
     assert changed.full_graph.cover[0] == (0, 1, 2)
 
 
+def test_parts_are_merged_evenly_and_where_they_need_most_rows() -> None:
+    halo = ((0, 1, 5, 1), (1, 0, 1, 5), (5, 1, 0, 1), (1, 5, 1, 0))
+    equal = {"nodes": (10, 10, 10, 10), "edges": (0, 0, 0, 0), "halo": halo, "cover": halo}
+    assert full_graph.merged(figures_of(**equal), 2) == (0, 1, 0, 1)
+    assert full_graph.merged(figures_of(**equal), 4) == (0, 1, 2, 3)
+    assert full_graph.merged(figures_of(**equal), 1) == (0, 0, 0, 0)
+    assert full_graph.merged(figures_of(**equal | {"nodes": (30, 10, 10, 10)}), 2) == (0, 1, 1, 1)
+
+
+def test_a_single_trainer_exchanges_nothing() -> None:
+    alone = {"nodes": (100,), "edges": (300,), "halo": ((0,),), "cover": ((0,),)}
+    plan = planned(problem_with(cluster_of(1.0), profile_of(0.8, **alone), trainers=1))
+    assert plan.time_s == pytest.approx(0.8)
+    assert plan.network_bytes == 0
+
+
+def test_bins_take_time() -> None:
+    figures = figures_of(work=400.0)
+    assert figures.with_bins(1) == figures
+    binned = figures.with_bins(8)
+    assert binned.work_factors() == pytest.approx(1.39 * figures.work_factors())
+    assert binned.with_bins(32) is binned
+    assert binned.with_bins(1).work_factors() == pytest.approx(figures.work_factors())
+
+
 def test_each_trainer_has_a_machine_of_its_own() -> None:
     with pytest.raises(InfeasibleError, match="3 trainers of a full-graph job"):
         make_plan(problem_with(cluster_of(1.0, 1.0), profile_of()))
@@ -149,7 +174,7 @@ def test_each_trainer_has_a_machine_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"trainers": 2}, "2 trainers, the graph 3 partitions"),
+        ({"trainers": 2}, "2 trainers, the profile parts of 3"),
         ({"swaps": ()}, "does not have the rows that its layers exchange"),
     ],
 )

@@ -34,6 +34,9 @@ def show_plan(plan: Plan) -> None:
     console.print()
     console.print(_terms_table(plan))
     console.print()
+    if plan.candidates:
+        console.print(_candidates_table(plan))
+        console.print()
     table, num_hidden = _machines_table(plan)
     console.print(table)
     if num_hidden:
@@ -106,6 +109,8 @@ def _decision(plan: Plan) -> dict[str, str]:
     searches = "" if plan.rounds == 1 else f", {plan.rounds} rounds"
     figures = {"method": f"{plan.method} (seed {plan.seed}{searches})", "policy": plan.policy}
     if plan.job.swaps:
+        if plan.memory is not None:
+            figures["memory"] = _memory(plan.memory)
         return figures | {"parallelism": _parallelism(plan), "rows of an epoch": _swaps(plan)}
     figures["seed mix"] = plan.seed_mix_name
     if plan.seed_mix_name != "uniform":
@@ -243,6 +248,23 @@ def _terms_table(plan: Plan) -> Table:
     return table
 
 
+def _candidates_table(plan: Plan) -> Table:
+    """What a full-graph plan was chosen from, best first."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("trainers", "sync", "bins", "trainer memory", "per epoch"):
+        table.add_column(heading, justify="left" if heading == "sync" else "right")
+    for number, each in enumerate(plan.candidates):
+        cells = [str(each.trainers), each.sync, str(each.bins)]
+        cells.append("-" if each.trainer_bytes is None else format_bytes(each.trainer_bytes))
+        # No plan is made if a trainer has no room.
+        cells.append("does not fit" if each.time_s is None else format_seconds(each.time_s))
+        table.add_row(*map(Text, cells), style=None if number else "bold")
+    return table
+
+
 def _machines_table(plan: Plan) -> tuple[Table, int]:
     from rich.table import Table
     from rich.text import Text
@@ -277,7 +299,10 @@ def _part_cells(plan: Plan) -> dict[str, dict[str, str]]:
     assert epoch is not None
     rows, hosts = epoch["row_bytes"], plan.cluster.hosts
     return {
-        "part": {hosts[m].name: str(part) for part, m in enumerate(plan.part_machines)},
+        "part": {
+            host.name: ", ".join(str(p) for p, m in enumerate(plan.part_machines) if m == number)
+            for number, host in enumerate(hosts)
+        },
         "sends": {name: format_bytes(each["sent_bytes"]) for name, each in rows.items()},
         "receives": {name: format_bytes(each["received_bytes"]) for name, each in rows.items()},
     }

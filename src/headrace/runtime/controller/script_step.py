@@ -27,10 +27,12 @@ class AssumedPart:
     Attributes:
         trainers: Trainer of each graph partition.
         rank: The trainer.
+        bins: Bins of a layer's messages, unless the script sets them.
     """
 
     trainers: tuple[int, ...]
     rank: int
+    bins: int = 1
 
 
 _HERE = "this machine"
@@ -78,6 +80,7 @@ def trace_script(
             config=dict(config or {}),
             assumed_trainers=() if part is None else part.trainers,
             assumed_rank=0 if part is None else part.rank,
+            bins=1 if part is None else part.bins,
         )
         run.write_text(context.model_dump_json(), encoding="utf-8")
         words = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid()), _HERE]

@@ -222,6 +222,7 @@ class TaskConfigs:
             "samplers": names,
             "samplers_per_trainer": per_trainer,
             "window": job.window or _UNLIMITED_WINDOW,
+            "bins": job.bins or 1,
             "far": traffic.far,
             "cache_bytes": round(traffic.cache_bytes),
             "features": by_features(job.swaps),

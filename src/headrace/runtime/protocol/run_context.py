@@ -75,6 +75,7 @@ class RunContext(StoreClientConfig, TrainerSettings):
         features: Edge type and bytes of the rows that full-graph training divides by features.
         follows_script: Whether the run ends at once if the script has another batch size.
         seeds: Folder with original ids: `<split>-<task>.npy` for the trainer and its samplers.
+        bins: Planned bins of a full-graph job.
         assumed_trainers: Trainer of each graph partition, if a step on the full graph is traced:
             this process then is one of several trainers, and the others do not exist.
         assumed_rank: Which of these.
@@ -106,6 +107,7 @@ class RunContext(StoreClientConfig, TrainerSettings):
     features: tuple[tuple[str, float], ...] = ()
     follows_script: bool = False
     seeds: Path | None = None
+    bins: Annotated[int, Field(ge=1)] = 1
     assumed_trainers: tuple[int, ...] = ()
     assumed_rank: int = 0
 

@@ -160,8 +160,8 @@ class TrainContext:
 
         Args:
             weight: Number of items whose mean this trainer's loss is; none for its training nodes.
-            **options: `bins`, `parallelism`, `rounding`, `is_stale` and `matchings`; see
-                `FullGraphOptions`.
+            **options: `bins` and `parallelism` (by default those of the plan), `rounding`,
+                `is_stale` and `matchings`; see `FullGraphOptions`.
 
         Raises:
             SpecError: There are fewer partitions than trainers, or one is on no trainer's machine.

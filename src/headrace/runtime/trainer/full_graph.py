@@ -31,7 +31,7 @@ class RunFullGraph(FullGraph):
         group: Process group of the trainers; None for a single process.
         device: Device of the batch.
         weight: Items behind the mean that this trainer's loss is; None for its training nodes.
-        **options: See `FullGraphOptions`.
+        **options: See `FullGraphOptions`; bins are those of the plan if not given.
     """
 
     def __init__(
@@ -43,6 +43,8 @@ class RunFullGraph(FullGraph):
         weight: float | None = None,
         **options: Unpack[FullGraphOptions],
     ) -> None:
+        if run is not None:
+            options = {"bins": run.bins, **options}
         stores = () if run is None else run.stores_of(Path(graph.folder))
         connect = None if run is None else run.connect(stores, retry_budget_of(run))
         if run is not None and any(run.assumed_trainers):

@@ -89,6 +89,14 @@ def plan(
         Path | None,
         typer.Option(help="With --graph: script to estimate; its ARGS after --.", metavar="FILE"),
     ] = None,
+    choose: Annotated[
+        str | None,
+        typer.Option(
+            help="Full graph: choose trainers, sync, bins or all.",
+            metavar="NAMES",
+            autocompletion=completions.one_of("all", "trainers", "sync", "bins"),
+        ),
+    ] = None,
     budget: Annotated[
         str | None, typer.Option(help="Minimum search time, e.g. 2s.", metavar="TIME")
     ] = None,
@@ -153,6 +161,7 @@ def plan(
             script=script,
             arguments=tuple(arguments or ()),
             more_profiles=more,
+            choose=choose,
         )
     if output is not None:
         save_plan(found, output)
