@@ -57,7 +57,9 @@ def full_graph(result: Result) -> Table:
         *figures(
             result,
             ("GAT on Amazon-Computers: peak without bins", "memory/peak_bytes", "bytes"),
+            ("... estimated", "memory/estimated_bytes", "bytes"),
             ("with 32 bins", "memory/binned_peak_bytes", "bytes"),
+            ("... estimated", "memory/binned_estimated_bytes", "bytes"),
             ("under a limit of", "memory/limit_bytes", "bytes"),
             ("... it is killed without bins", "memory/whole_is_killed", ""),
             ("... it trains with bins", "memory/binned_trains", ""),
