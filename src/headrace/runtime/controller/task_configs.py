@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.full_graph import by_features
-from headrace.core.job import Role
+from headrace.core.job import JobKind, Role
 from headrace.core.plan import Plan
 from headrace.core.traffic import PLAIN
 from headrace.graph.format.partitioned_graph import PartitionedGraph
@@ -67,6 +67,10 @@ class SeedAssignment:
     def of(cls, plan: Plan, graph: PartitionedGraph) -> SeedAssignment:
         """Assign a graph's splits to the samplers of a plan."""
         mix = plan.seeds
+        if plan.job.kind is JobKind.FULL_GRAPH:
+            # A machine may have several partitions, or none.
+            machines = np.array(plan.part_machines)
+            mix = mix[:, machines] / np.bincount(machines)[machines]
         seeds_per_iteration = whole_seed_counts(mix, plan.job.samplers_per_trainer)
         ids: dict[str, Sequence[np.ndarray]] = {}
         for node in graph.manifest.nodes:

@@ -233,3 +233,18 @@ def test_every_machine_has_its_own_key_and_the_same_token() -> None:
     assert len({key["token"] for key in with_tls}) == 1
     assert len({key["authority"] for key in with_tls}) == 1
     assert set(json.loads(make_keys(NODES, False)[0])) == {"token"}
+
+
+def test_trainers_of_the_full_graph_have_several_partitions_and_bins(tmp_path: Path) -> None:
+    write(homogeneous(60, 200), tmp_path / "graph", 3)
+    graph = open_graph(tmp_path / "graph")
+    given = {"kind": "full-graph", "trainers": 2, "swaps": [8], "iterations": 2, "bins": 4}
+    made = plan(CLUSTER, Job.model_validate(given), graph=tmp_path / "graph")
+    assert len(set(made.part_machines)) == 2
+    configs = TaskConfigs(run_of(made), made, NODES, graph)
+    found = [configs.trainer(number)[0] for number in range(2)]
+    assert [each["bins"] for each in found] == [4, 4]
+    assert found[0]["world_size"] == 2
+    assert sum(found[0]["counts"]["train"]) == sum(
+        len(graph.part(number).split("node", "train")) for number in range(3)
+    )
