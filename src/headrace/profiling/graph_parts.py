@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,18 @@ def with_parts(
     """
     owners = list(range(graph.num_parts) if trainers is None else trainers)
     rows = {each: cover_sizes(graph, owners, each) for each in graph.edge_types}
-    nodes, edges = ([0] * (max(owners) + 1) for _ in range(2))
-    for part, owner in zip(map(graph.part, range(graph.num_parts)), owners, strict=True):
-        nodes[owner] += sum(map(part.num_nodes, graph.node_types))
-        edges[owner] += sum(map(part.num_edges, graph.edge_types))
+    parts = [graph.part(part) for part in range(graph.num_parts)]
+
+    def by_trainer(nums: Iterable[int]) -> tuple[int, ...]:
+        found = [0] * (max(owners) + 1)
+        for owner, num in zip(owners, nums, strict=True):
+            found[owner] += num
+        return tuple(found)
+
+    nodes = {each: by_trainer(part.num_nodes(each) for part in parts) for each in graph.node_types}
     counted: dict[str, Any] = {
-        "nodes": tuple(nodes),
-        "edges": tuple(edges),
+        "nodes": by_trainer(sum(map(part.num_nodes, graph.node_types)) for part in parts),
+        "edges": by_trainer(sum(map(part.num_edges, graph.edge_types)) for part in parts),
         "halo": _nested(np.sum([each.halo for each in rows.values()], axis=0)),
         "cover": _nested(np.sum([each.total for each in rows.values()], axis=0)),
     }
@@ -45,8 +50,8 @@ def with_parts(
         "/".join(edge_type): TypeRows(
             halo=_nested(each.halo),
             cover=_nested(each.total),
-            sources=tuple(part.num_nodes(edge_type[0]) for part in parts),
-            destinations=tuple(part.num_nodes(edge_type[2]) for part in parts),
+            sources=nodes[edge_type[0]],
+            destinations=nodes[edge_type[2]],
         )
         for edge_type, each in rows.items()
         if len(rows) > 1
