@@ -144,7 +144,7 @@ MUTANTS = (
         "rpc/sync_rounds.py",
         "pieces[piece] = push",
         "pieces[len(pieces)] = push",
-        ("reset", "delay", "kill task"),
+        ("reset", "delay"),
     ),
     Mutant(
         "gradients of a completed round are refused",
@@ -152,7 +152,7 @@ MUTANTS = (
         "rpc/sync_rounds.py",
         "        if self._is_done(number):\n            return False\n",
         "",
-        ("reset", "delay", "kill task"),
+        ("reset", "delay"),
     ),
 )
 

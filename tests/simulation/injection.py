@@ -248,8 +248,15 @@ class Injection:
         link = self._pick(fault, links)
         if link is None:
             return ""
-        link.reset()
-        return "of a connection to a store"
+        when = ("at once", "while a push waits", "before the reply to a push")[
+            fault.victim // 13 % 3
+        ]
+        if when == "at once":
+            link.reset()
+        else:
+            link.resets_waiting = "waits" in when
+            link.loses_reply = "reply" in when
+        return f"of a connection to a store, {when}"
 
     def _delay(self, fault: Fault) -> str:
         machine = self._machine(fault)

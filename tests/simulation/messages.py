@@ -15,8 +15,8 @@ _DISK = frozenset({"full disk", "full driver disk"})
 _FLIPS = frozenset({"flip resume"})
 _KILLS = frozenset({"kill task", "kill repeatedly"})
 _SILENT = frozenset({"kill machine", "cut", "freeze machine"})
-_HANGS = _SLOW | {"hang trainer", "stop task"}
 _LASTING = _SLOW - _MACHINE
+_HANGS = _SLOW - {"delay", "reorder"} | {"hang trainer", "stop task"}
 _TASK = r"^[\w.]+ on \w+ "
 _FAILED = _TASK + r"exited with code \d+; last output: error: "
 _FULL = r"[Nn]o space left on (the disk|device)"
@@ -113,6 +113,9 @@ MESSAGES: tuple[Message, ...] = (
 )
 """All of them; a message that looks like none is a problem."""
 
+UNEXPECTED = (("and no task computes", _HANGS), ("refused to push", _DISK))
+"""What a run says only because of some faults, also if it recovers from them."""
+
 BECAUSE = (
     (r"there were \d+ (restarts of [\w.]+|resumes) since the last checkpoint", 2),
     (r"no machine is left", 1),
@@ -145,6 +148,12 @@ class Injected:
 def names_in(text: str) -> list[str]:
     """Tasks and machines that a message names."""
     return re.findall(r"\b(?:m\d|driver|store\d|sampler\d\.0|trainer\d|ps\d)\b", text)
+
+
+def unexpected(lines: Iterable[str], kinds: Iterable[str]) -> str:
+    """A line that no kind of the injected faults explains; empty if there is none."""
+    wrong = [text for text, causes in UNEXPECTED if causes.isdisjoint(kinds)]
+    return next((line for line in lines if any(text in line for text in wrong)), "")
 
 
 def unexplained(problem: str, faults: Iterable[Injected]) -> str:

@@ -30,6 +30,7 @@ from tests.simulation.driver import Driver, Plan, Recorder, Settings
 from tests.simulation.faults import Fault, draw
 from tests.simulation.groups import Group
 from tests.simulation.injection import Injection
+from tests.simulation.messages import unexpected
 from tests.simulation.patches import inside
 from tests.simulation.processes import Task
 from tests.simulation.tasks import (
@@ -330,6 +331,9 @@ class Simulation:
             if each != "Replan" and self.injection.goes_unnoticed and not problem:
                 problem = f"{each} without need"
         for recorder in self.recorders:
+            said = unexpected((line for _, line in recorder.lines), self.injection.kinds)
+            if said and not problem:
+                problem = f"no fault explains {said!r}"
             if recorder.longest_s > SILENCE_S and not problem:
                 at_s = recorder.longest_at_s - 1000.0
                 problem = f"{recorder.longest_s:.1f} s of silence from {at_s:.1f} s on"

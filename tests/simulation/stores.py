@@ -59,6 +59,8 @@ class Link:
         self._pending: dict[int, tuple[Future[Message], str]] = {}
         self._failure: StoreError | None = None
         self._number = 0
+        # Resets of a push: while it waits for other trainers, or once it is done.
+        self.resets_waiting = self.loses_reply = False
         machine = body.machine
         end_s, pause_s = self._world.now_s + timeout_s, 1.0
         while not self._is_reachable:
@@ -136,12 +138,18 @@ class Link:
         elif process.thaws_s() > self._world.now_s:
             self._world.at(process.thaws_s(), partial(self._arrive, data, waits))
         elif waits:
-            self._world.spawn(process, partial(self._serve, data), "request")
+            if self.resets_waiting:
+                self.resets_waiting = False
+                self.reset()
+            self._world.spawn(process, partial(self._serve, data, waits), "request")
         else:
             self._world.call_in(process, partial(self._serve, data))
 
-    def _serve(self, data: bytes) -> None:
+    def _serve(self, data: bytes, waits: bool = False) -> None:
         reply = answer(self._service, memoryview(data))
+        if waits and self.loses_reply:
+            self.loses_reply = False
+            self.reset()
         self._send(False, partial(self._to_client, partial(self._deliver, reply)))
 
     # --- in the client ----------------------------------------------------------------------------

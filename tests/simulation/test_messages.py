@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.messages import Injected, unexplained
+from tests.simulation.messages import Injected, unexpected, unexplained
 
 KILLED = "trainer0 on m0 was ended by SIGKILL, possibly out of memory"
 SPENT = f"{KILLED} (there were 1 resumes since the last checkpoint)"
@@ -66,3 +66,9 @@ def test_a_message_needs_a_fault_that_explains_it(
     problem: str, faults: list[Injected], left: str
 ) -> None:
     assert unexplained(problem, faults) == left
+
+
+def test_a_run_that_recovers_from_what_no_fault_does_is_wrong() -> None:
+    lines = ["running", "store0 on m0 refused to push: rank 2 pushed more rows: starting over"]
+    assert unexpected(lines, {"reset", "delay"}) == lines[1]
+    assert unexpected(lines, {"reset", "full disk"}) == ""
