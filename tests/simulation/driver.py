@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.core.cluster import Cluster as ClusterFile
 from headrace.core.cluster import Machine as MachineEntry
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, SpecError
 from headrace.core.job import Role
 from headrace.core.trace import ClockOffset
 from headrace.policies.lifecycle.events import Event, Outcome, Phase, Task
@@ -286,6 +286,9 @@ class Driver:
 
     def _plan_for(self, machines: frozenset[str]) -> Plan:
         names = [name for name in self._names(self._plan) if name in machines]
+        if not names:
+            # As `replan` says it.
+            raise SpecError("no machine of the plan is left", "restart at least one of them")
         first = self._better.get(machines, 0)
         return Plan.of(names, self._plan.num_trainers, self._plan.num_servers, first)
 

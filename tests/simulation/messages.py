@@ -90,6 +90,7 @@ MESSAGES: tuple[Message, ...] = (
         "flip piece",
     ),
     _named(r"^the plan needs m\d.*, which the Ray cluster does not have; its nodes: ", *_MACHINE),
+    _indirect(r"^no machine of the plan is left$", *_MACHINE),
     # Resumed for a better plan, or with more machines, which another fault has prevented.
     _indirect(r": \d+ tasks? moves?, saving \d+% of an iteration$", "lose head", *_MACHINE),
     _indirect(r"^m\d(, m\d)* ha(s|ve) joined$", "lose head", *_MACHINE),
