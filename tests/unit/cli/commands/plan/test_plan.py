@@ -106,6 +106,7 @@ class TestPlan:
             "placement",
             "parts",
             "epoch",
+            "candidates",
             "shortlist",
             "fingerprints",
             "output",
