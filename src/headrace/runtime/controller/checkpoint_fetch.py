@@ -114,6 +114,7 @@ class CheckpointFetcher:
     def fetch_again(self) -> None:
         """Fetch the newest checkpoint again if it did not arrive whole."""
         if self.missed is not None:
+            self._log(f"fetching the checkpoint of iteration {self.missed} again")
             self._waiting = self._newest
             self._begin()
 

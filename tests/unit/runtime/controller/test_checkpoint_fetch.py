@@ -259,6 +259,7 @@ def test_a_last_checkpoint_that_is_damaged_on_its_way_is_fetched_again(
     why = "the checkpoint of iteration 100 was not fetched: it did not arrive whole"
     assert problem == ("" if is_mended else why)
     assert len(trainer.told) == is_mended
+    assert trainer.said == ["fetching the checkpoint of iteration 100 again"]
 
 
 def test_a_slow_fetch_is_told(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
